@@ -1,0 +1,45 @@
+# Everything a newcomer needs: `make demo` and `make test`. Both set up .venv on their own.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types test-slow bench-loss bench-neighbors clean
+
+help:
+	@echo "make demo            set up .venv, then time the local loss on the nonlinear example"
+	@echo "make test            set up .venv, then lint, types, doctests, tests"
+	@echo "make test-slow       the long statistical and memory campaigns"
+	@echo "make bench-loss      value and gradient against a loop of ot.emd2, as ratios"
+	@echo "make bench-neighbors a million rows: seconds and peak memory"
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "localw2 needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: $(INSTALLED)
+	$(BIN)/python examples/demo.py
+
+test: lint types
+	$(BIN)/python -m pytest -q
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(INSTALLED)
+	$(BIN)/mypy
+
+test-slow: $(INSTALLED)
+	$(BIN)/python -m pytest -q -m slow --durations=10
+
+bench-loss: $(INSTALLED)
+	$(BIN)/python benchmarks/loss.py
+
+bench-neighbors: $(INSTALLED)
+	$(BIN)/python benchmarks/neighbors.py
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis dist build

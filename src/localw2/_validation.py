@@ -1,0 +1,120 @@
+"""Arrays, tensors and data frames in; checked arrays and tensors out.
+
+Every check that more than one module needs lives here, so that a wrong input gets the same words
+everywhere: what came, why it matters, what to do.
+"""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Array = NDArray[Any]
+
+
+def as_array(values: Any, name: str) -> Array:
+    """Turn anything array-like into a finite, non-empty float array, or say what is wrong with it."""
+    if isinstance(values, Tensor):
+        values = values.detach().cpu().numpy()
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise ValueError(f"{name} is ragged: its rows have different lengths ({error}).") from None
+    if array.dtype.kind in "OUSV":
+        array = _numbers_of(array, name)
+    elif array.dtype.kind not in "fiub":
+        raise ValueError(f"{name} has dtype {array.dtype}; only real numbers can be used here.")
+    if array.dtype not in (np.float32, np.float64):
+        array = array.astype(np.float64)
+    if array.size == 0:
+        raise ValueError(f"{name} is empty (shape {array.shape}); at least one row is needed.")
+    check_finite(array, name)
+    return array
+
+
+def _numbers_of(array: Array, name: str) -> Array:
+    if array.dtype.kind != "O":
+        raise ValueError(f"{name} holds text, such as {str(array.flat[0])!r}; encode it as numbers first.")
+    for value in array.flat:
+        if not (isinstance(value, Real) or value is None):
+            raise ValueError(f"{name} holds {value!r}, which is not a real number; encode or drop it first.")
+    numbers: Array = array.astype(np.float64)
+    return numbers
+
+
+def as_rows(x: Any, name: str = "x") -> Array:
+    """Turn inputs into an (N, p) array; a 1-D array is one column."""
+    array = as_array(x, name)
+    if array.ndim == 1:
+        array = array[:, None]
+    if array.ndim != 2:
+        raise ValueError(f"{name} has shape {array.shape}; expected (rows, columns).")
+    return array
+
+
+def as_tensor(values: Any, name: str) -> Tensor:
+    """Turn outputs into a finite float32 or float64 tensor; a tensor keeps its device and its graph."""
+    if not isinstance(values, Tensor):
+        tensor: Tensor = torch.tensor(as_array(values, name))
+        return tensor
+    if values.dtype in (torch.float16, torch.bfloat16) or values.is_complex():
+        raise ValueError(f"{name} is {values.dtype}; use float32 or float64, the loss needs their digits.")
+    if not values.is_floating_point():
+        values = values.to(torch.float64)
+    if values.numel() == 0:
+        raise ValueError(f"{name} is empty (shape {tuple(values.shape)}); at least one row is needed.")
+    check_finite(values, name)
+    return values
+
+
+def check_finite(values: Array | Tensor, name: str) -> None:
+    """Raise unless every value is finite, naming the first that is not."""
+    finite = torch.isfinite(values) if isinstance(values, Tensor) else np.isfinite(values)
+    if bool(finite.all()):
+        return
+    bad = np.argwhere(~np.asarray(finite.cpu() if isinstance(finite, Tensor) else finite))
+    first = tuple(int(i) for i in bad[0])
+    raise ValueError(
+        f"{name} has {len(bad)} NaN or infinite value(s), the first at index {first}. "
+        "Distances and sorting are undefined there: drop or impute these rows."
+    )
+
+
+def check_radius(delta: Any) -> float:
+    """Return delta as a float; infinity is allowed and means one ball with every row."""
+    if isinstance(delta, Tensor) and delta.numel() == 1:
+        delta = delta.item()
+    if isinstance(delta, bool) or not isinstance(delta, Real):
+        raise ValueError(f"delta={delta!r} is not a number; it is the radius of the balls, such as 0.1.")
+    radius = float(delta)
+    if math.isnan(radius) or radius < 0:
+        raise ValueError(f"delta={radius} is not a radius; give a number >= 0, or inf for one ball.")
+    return radius
+
+
+def check_count(value: Any, name: str, low: int, high: int | None = None, why: str = "") -> int:
+    """Return value as an int within [low, high]."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise ValueError(f"{name}={value!r} is not a whole number.")
+    count = int(value)
+    if count < low or (high is not None and count > high):
+        limits = f">= {low}" if high is None else f"between {low} and {high}"
+        raise ValueError(f"{name}={count} must be {limits}{': ' + why if why else ''}.")
+    return count
+
+
+def seed_of(random_state: Any) -> int:
+    """Draw one 63-bit seed from an int, a numpy Generator or None (fresh entropy)."""
+    if isinstance(random_state, bool) or not (
+        random_state is None or isinstance(random_state, Integral | np.random.Generator)
+    ):
+        raise ValueError(f"random_state={random_state!r} must be None, an int >= 0 or a numpy Generator.")
+    if isinstance(random_state, Integral) and int(random_state) < 0:
+        raise ValueError(f"random_state={random_state} must be >= 0.")
+    return int(np.random.default_rng(random_state).integers(2**63))  # type: ignore[arg-type]

@@ -1,0 +1,143 @@
+"""Norms on the inputs x: each embeds x, after which distance is plain Euclidean."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from localw2._validation import Array, as_array, as_rows
+
+
+class Norm(ABC):
+    r"""A norm on x given by a linear embedding: :math:`|x|_x = \|E x\|_2`.
+
+    Every norm passes the contract in ``tests/test_contracts.py``: symmetric, shift-invariant, homogeneous.
+    """
+
+    def embed(self, x: Any) -> Any:
+        """Map x (N, p) to (N, q) float64, where the norm is Euclidean. A tensor gives a tensor."""
+        rows = as_rows(x).astype(np.float64)
+        embedded = self._embed(rows)
+        return torch.from_numpy(embedded) if isinstance(x, Tensor) else embedded
+
+    @abstractmethod
+    def _embed(self, rows: Array) -> Array: ...
+
+
+@final
+@dataclass(frozen=True)
+class Euclidean(Norm):
+    r"""The plain norm :math:`|x|^2 = \sum_i x_i^2` (paper: "homo").
+
+    >>> Euclidean().embed([[3.0, 4.0]])
+    array([[3., 4.]])
+    """
+
+    def _embed(self, rows: Array) -> Array:
+        return rows
+
+
+@final
+@dataclass(frozen=True)
+class Weighted(Norm):
+    r"""One weight per column: :math:`|x|^2 = \sum_i c_i^2 x_i^2` (paper, Eq. norm_def: "hete").
+
+    >>> float(np.linalg.norm(Weighted([1.0, 0.5]).embed([[3.0, 8.0]])))
+    5.0
+    """
+
+    weights: tuple[float, ...]
+
+    def __init__(self, weights: Any) -> None:
+        values = as_array(weights, "weights")
+        if values.ndim != 1:
+            raise ValueError(f"weights has shape {values.shape}; expected one number per column of x.")
+        if not values.any():
+            raise ValueError("weights are all zero, so every row would be at distance 0 of every other.")
+        object.__setattr__(self, "weights", tuple(float(c) for c in values))
+
+    @classmethod
+    def from_regression(cls, x: Any, y: Any) -> Weighted:
+        r"""Weights from the least-squares regression of y on x with an intercept.
+
+        The slope of column i is its weight; with several outputs :math:`c_i^2 = \sum_k c_{ik}^2`.
+
+        >>> x = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+        >>> [round(c, 9) for c in Weighted.from_regression(x, 5 + x @ [2.0, -3.0]).weights]
+        [2.0, 3.0]
+        """
+        rows = as_rows(x).astype(np.float64)
+        outputs = as_array(y, "y").astype(np.float64)
+        if len(outputs) != len(rows):
+            raise ValueError(f"x has {len(rows)} rows and y has {len(outputs)}; they must be pairs.")
+        outputs = outputs.reshape(len(rows), -1)
+        slopes = np.linalg.lstsq(rows - rows.mean(0), outputs - outputs.mean(0), rcond=None)[0]
+        weights = np.sqrt((slopes**2).sum(1))
+        if not np.any(weights * np.ptp(rows, axis=0) > 1e-12 * (1 + np.abs(outputs).max())):
+            raise ValueError(
+                "The regression of y on x has no slope, so this norm would put every row in one ball. "
+                "Use Euclidean() or Mahalanobis.from_data(x)."
+            )
+        return cls(weights)
+
+    def _embed(self, rows: Array) -> Array:
+        if rows.shape[1] != len(self.weights):
+            raise ValueError(
+                f"x has {rows.shape[1]} column(s) and the norm has {len(self.weights)} weight(s); "
+                "give one weight per column."
+            )
+        embedded: Array = rows * np.asarray(self.weights)
+        return embedded
+
+
+@final
+@dataclass(frozen=True)
+class Mahalanobis(Norm):
+    r"""A symmetric positive semi-definite metric: :math:`|x|^2 = x^\top M x`.
+
+    >>> float(np.linalg.norm(Mahalanobis([[4.0, 0.0], [0.0, 1.0]]).embed([[2.0, 3.0]])))
+    5.0
+    """
+
+    matrix: tuple[tuple[float, ...], ...]
+
+    def __init__(self, matrix: Any) -> None:
+        values = as_array(matrix, "matrix").astype(np.float64)
+        if values.ndim != 2 or values.shape[0] != values.shape[1]:
+            raise ValueError(f"matrix has shape {values.shape}; a metric is square, one row per column of x.")
+        scale = np.abs(values).max()
+        if scale == 0 or np.abs(values - values.T).max() > 1e-8 * scale:
+            raise ValueError("matrix is zero or not symmetric; a metric M must equal its transpose.")
+        lowest = float(np.linalg.eigvalsh(values).min())
+        if lowest < -1e-10 * scale:
+            raise ValueError(f"matrix has the eigenvalue {lowest:.3g} < 0; a metric must not be negative.")
+        object.__setattr__(self, "matrix", tuple(tuple(float(v) for v in row) for row in values))
+
+    @classmethod
+    def from_data(cls, x: Any) -> Mahalanobis:
+        """The inverse covariance of x, so that distance is in standard deviations along every direction.
+
+        >>> x = np.array([[0.0, 0.0], [2.0, 0.0], [0.0, 20.0], [2.0, 20.0]])
+        >>> Mahalanobis.from_data(x).embed([[2.0, 0.0]]).round(3)
+        array([[1.732, 0.   ]])
+        """
+        rows = as_rows(x).astype(np.float64)
+        if len(rows) < 2:
+            raise ValueError("one row has no covariance; give at least two.")
+        return cls(np.linalg.pinv(np.atleast_2d(np.cov(rows, rowvar=False)), hermitian=True))
+
+    def _embed(self, rows: Array) -> Array:
+        metric = np.asarray(self.matrix)
+        if rows.shape[1] != len(metric):
+            raise ValueError(
+                f"x has {rows.shape[1]} column(s) and the metric is {metric.shape}; they must agree."
+            )
+        eigenvalues, directions = np.linalg.eigh(metric)
+        root: Array = directions * np.sqrt(np.clip(eigenvalues, 0, None)) @ directions.T
+        embedded: Array = rows @ root
+        return embedded
