@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,8 +22,11 @@ class Problem:
     hoods: Neighborhoods
 
 
+ONE_TO_THREE = st.integers(1, 3)
+
+
 @st.composite
-def problems(draw, d=st.integers(1, 3), dtype=torch.float64, times=None, max_rows=25):
+def problems(draw, d=ONE_TO_THREE, dtype=torch.float64, times=None, max_rows=25):
     """Rows with ties, duplicates, singletons and unequal balls, in any of the three kinds of graph."""
     n = draw(st.integers(1, max_rows))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
@@ -38,19 +42,19 @@ def problems(draw, d=st.integers(1, 3), dtype=torch.float64, times=None, max_row
     delta = draw(st.sampled_from([0.0, 0.05, 0.2, 0.6, 2.0]))
     hoods = {
         "within": lambda: quiet_within(x, delta),
-        "nearest": lambda: Neighborhoods.nearest(x, max(1, n // 3), min_size=1) if n > 5 else Neighborhoods.whole(n),
+        "nearest": lambda: (
+            Neighborhoods.nearest(x, max(1, n // 3), min_size=1) if n > 5 else Neighborhoods.whole(n)
+        ),
         "whole": lambda: Neighborhoods.whole(n),
         "thinned": lambda: quiet_within(x, delta, max_size=4, random_state=0),
     }[kind]()
     return Problem(x, torch.tensor(y, dtype=dtype), torch.tensor(yhat, dtype=dtype), hoods)
 
 
-def quiet_within(x, delta, **options) -> Neighborhoods:
-    import warnings
-
+def quiet_within(x, delta, *norm, **options) -> Neighborhoods:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return Neighborhoods.within(x, delta, **options)
+        return Neighborhoods.within(x, delta, *norm, **options)
 
 
 def pot_w2_squared(y: Tensor, yhat: Tensor) -> float:

@@ -5,12 +5,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import quiet_within
 
 import localw2.search
 from localw2 import Euclidean, LazyNeighborhoods, Mahalanobis, Neighborhoods, Weighted
 from localw2.neighborhoods import _merge
 from localw2.search import Balls
+from strategies import quiet_within
 
 
 @st.composite
@@ -64,7 +64,7 @@ def test_a_grid_gives_the_balls_a_person_expects(dtype, offset, step):
     x = (offset + step * np.arange(101)).astype(dtype)
     sizes = Neighborhoods.within(x, step).row_sizes()
     assert sizes[1:-1].unique().tolist() == [3]
-    assert quiet_within(x, 0.999 * step).row_sizes().unique().tolist() == [1]
+    assert quiet_within(x, 0.99 * step).row_sizes().unique().tolist() == [1]
     plane = np.stack(np.meshgrid(x[:7], x[:7]), -1).reshape(-1, 2)
     assert Neighborhoods.within(plane, step).row_sizes().reshape(7, 7)[1:-1, 1:-1].unique().tolist() == [5]
 
@@ -119,7 +119,9 @@ def test_block_is_the_same_balls_on_fewer_rows(x, data):
     hoods = quiet_within(x, 0.3)
     balls = data.draw(st.lists(st.integers(0, hoods.n_balls - 1), min_size=1, unique=True))
     rows, part = hoods.block(balls)
-    assert [rows[part.ball(b)].tolist() for b in range(part.n_balls)] == [hoods.ball(b).tolist() for b in balls]
+    assert [rows[part.ball(b)].tolist() for b in range(part.n_balls)] == [
+        hoods.ball(b).tolist() for b in balls
+    ]
     assert torch.equal(part.weights, hoods.weights[balls])
     for row, own in zip(rows, part.ball_of_row, strict=True):
         ball = int(hoods.ball_of_row[row])
@@ -184,6 +186,21 @@ def test_a_collision_of_hashes_does_not_merge_different_balls(monkeypatch):
     assert merged.rows.tolist() == [0, 1, 0, 2, 0]
 
 
+@given(inputs(), st.sampled_from([1.0, 1.5, 10.0]), st.sampled_from([None, 1, 12]))
+def test_buckets_hold_every_ball_once_with_bounded_padding(x, growth, max_elements):
+    hoods = quiet_within(x, 0.3)
+    buckets = hoods.buckets(growth, max_elements)
+    assert sorted(b for bucket in buckets for b in bucket.balls.tolist()) == list(range(hoods.n_balls))
+    for bucket in buckets:
+        width = bucket.rows.shape[1]
+        assert width <= growth * hoods.sizes[bucket.balls].min()
+        assert max_elements is None or len(bucket.rows) == 1 or bucket.rows.numel() <= max_elements
+        for ball, rows in zip(bucket.balls.tolist(), bucket.rows.tolist(), strict=True):
+            assert [r for r in rows if r < hoods.n_rows] == hoods.ball(ball).tolist()
+    if max_elements is None:
+        assert growth > 1 or len(buckets) == len(hoods.sizes.unique())
+
+
 def test_singletons_are_told():
     x = np.arange(1000.0)
     with pytest.warns(UserWarning, match=r"delta=0.02 leaves 1000 of 1000 balls with one row.*nearest"):
@@ -195,7 +212,9 @@ def test_singletons_are_told():
 def test_summary_for_people():
     assert repr(Neighborhoods.within(np.zeros(5), 1)) == "Neighborhoods(5 rows, 1 ball of 5 rows, 5 edges)"
     text = repr(Neighborhoods.within([0.0, 0.0, 1.0, 2.0], 1.0))
-    assert text == "Neighborhoods(4 rows, 3 balls of 2 to 4 rows, median 3 (1 identical ones merged), 9 edges)"
+    assert (
+        text == "Neighborhoods(4 rows, 3 balls of 2 to 4 rows, median 3 (1 identical ones merged), 9 edges)"
+    )
 
 
 @pytest.mark.parametrize(
@@ -210,7 +229,10 @@ def test_summary_for_people():
         (lambda: Neighborhoods.within(np.empty((0, 3)), 1), "x is empty"),
         (lambda: Neighborhoods.within(["a", "b"], 1), "x holds text"),
         (lambda: Neighborhoods.within([[1.0], [2.0, 3.0]], 1), "ragged"),
-        (lambda: Neighborhoods.within(np.array([1, "b"], dtype=object), 1), "'b', which is not a real number"),
+        (
+            lambda: Neighborhoods.within(np.array([1, "b"], dtype=object), 1),
+            "'b', which is not a real number",
+        ),
         (lambda: Neighborhoods.within([1j], 1), "complex"),
         (lambda: Neighborhoods.within([1.0, 2.0], 1, Weighted([1.0, 2.0])), "one weight per column"),
         (lambda: Neighborhoods.within([1.0, 2.0], 1, min_size=0), "min_size=0"),

@@ -61,16 +61,16 @@ def as_rows(x: Any, name: str = "x") -> Array:
 def as_tensor(values: Any, name: str) -> Tensor:
     """Turn outputs into a finite float32 or float64 tensor; a tensor keeps its device and its graph."""
     if not isinstance(values, Tensor):
-        tensor: Tensor = torch.tensor(as_array(values, name))
-        return tensor
+        return torch.tensor(as_array(values, name))
     if values.dtype in (torch.float16, torch.bfloat16) or values.is_complex():
         raise ValueError(f"{name} is {values.dtype}; use float32 or float64, the loss needs their digits.")
     if not values.is_floating_point():
-        values = values.to(torch.float64)
+        values = values.double()
     if values.numel() == 0:
         raise ValueError(f"{name} is empty (shape {tuple(values.shape)}); at least one row is needed.")
     check_finite(values, name)
-    return values
+    tensor: Tensor = values
+    return tensor
 
 
 def check_finite(values: Array | Tensor, name: str) -> None:

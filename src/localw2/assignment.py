@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from itertools import permutations
 
 import numpy as np
 import torch
@@ -37,7 +38,8 @@ def assign(a: Tensor, b: Tensor, hoods: Neighborhoods) -> Tensor:
         step = max(1, COST_ELEMENTS // width**2)
         for low in range(0, len(rows), step):
             part = rows[low : low + step]
-            pairs = solve(_squared_distances(left[part], right[part]))
+            costs = _squared_distances(left[part], right[part])
+            pairs = _best_of_all(costs) if width <= 3 else solve(costs)
             at = first[low : low + step, None]
             partner[at + np.arange(width)] = at + pairs
     return torch.from_numpy(partner)
@@ -55,6 +57,14 @@ def _squared_distances(a: Array, b: Array) -> Array:
     costs += (a**2).sum(2)[:, :, None]
     costs += (b**2).sum(2)[:, None, :]
     return costs
+
+
+def _best_of_all(costs: Array) -> Array:
+    """Try every permutation of a small ball: a call to the solver would cost more than its work."""
+    orders = np.array(list(permutations(range(costs.shape[1]))))
+    totals = costs[:, np.arange(costs.shape[1]), orders].sum(2)
+    best: Array = orders[totals.argmin(1)]
+    return best
 
 
 @cache

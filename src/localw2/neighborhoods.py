@@ -193,8 +193,7 @@ class Neighborhoods:
         found, low = [], 0
         while low < len(order):
             width = int(sizes[low])
-            high = int(np.searchsorted(-sizes, -width / growth, side="left"))
-            high = max(high, low + 1)
+            high = int(np.searchsorted(-sizes, -width / growth, side="right"))
             if max_elements is not None:
                 high = min(high, low + max(1, max_elements // width))
             place = np.arange(width)
