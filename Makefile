@@ -20,7 +20,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	touch $@
 
 demo: $(INSTALLED)
-	$(BIN)/python examples/demo.py
+	PYTHONPATH=benchmarks $(BIN)/python examples/demo.py
 
 test: lint types
 	$(BIN)/python -m pytest -q

@@ -8,10 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 import ot
 import torch
+from hypothesis import settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from localw2 import Neighborhoods
+
+# The first call of a solver loads it, which a deadline would take for slowness.
+settings.register_profile("localw2", deadline=None, derandomize=True)
+settings.load_profile("localw2")
 
 
 @dataclass(frozen=True)

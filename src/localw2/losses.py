@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from localw2._validation import as_tensor, check_count
+from localw2._validation import as_tensor, check_count, check_finite
 from localw2.forward_gradient import Problem, evaluate
 from localw2.moments import WeightedMeanVar, WeightedMSE
 from localw2.neighborhoods import LazyNeighborhoods, Neighborhoods
@@ -227,23 +227,35 @@ class Objective:
                 "it is a prediction for each y, so they must agree."
             )
         self.hoods = hoods
-        self._problem: Problem | None = None
+        self._problems: dict[int, Problem] = {}
         if isinstance(hoods, Neighborhoods):
             kept = hoods.at_least(self.discrepancy.min_size)
             if kept is not hoods:
                 self._tell_of_singletons(hoods, kept)
             self.hoods = kept
-            self._problem = self._bind(kept)
+            self._problems[1] = self._bind(kept)
 
     def __call__(self, yhat: Tensor) -> Tensor:
         """The loss of simulated outputs, a scalar that can be differentiated once."""
-        if self._problem is None:
+        if not self._problems:
             raise ValueError("lazy neighbourhoods never hold all balls: take objective.block(balls) first.")
         self._check(yhat)
-        draws = yhat if yhat.ndim == self.y.ndim + 1 else yhat[None]
+        return evaluate(self, yhat)
+
+    def solve(self, models: Tensor) -> tuple[Tensor, Tensor]:
+        """Losses (V,) and gradients of V stacked models' outputs (V, ...): what autograd and vmap call."""
+        # On a GPU the look would stall the stream; a NaN shows in the loss there.
+        if models.device.type == "cpu":
+            check_finite(models, "yhat")
         if self.center is not None:
-            draws = draws - self.center
-        return evaluate(self._problem, self._canonical(draws)).mean()
+            models = models - self.center
+        stacked = self._canonical(models)
+        values, grads = self._problem_for(len(models)).solve(stacked)
+        if self.y.ndim < 3:
+            return values, grads.transpose(0, 1).reshape(models.shape)
+        times = self.y.shape[1]
+        grads = grads.unflatten(1, (-1, times)).permute(1, 0, 3, 2, 4).reshape(models.shape)
+        return values.view(-1, times).mean(1), grads / times
 
     def block(self, balls: Any) -> tuple[Tensor, Objective]:
         """The rows that these balls need, and the objective on them alone."""
@@ -257,13 +269,19 @@ class Objective:
     def _bind(self, hoods: Neighborhoods) -> Problem:
         target = self.y if self.center is None else self.y - self.center
         weights = (hoods.weights / hoods.weights.sum()).to(target)
-        return self.discrepancy.bind(self._canonical(target), hoods, weights)
+        return self.discrepancy.bind(self._canonical(target[None])[0], hoods, weights)
 
-    def _canonical(self, values: Tensor) -> Tensor:
-        """([S,] N), ([S,] N, d) or ([S,] N, T, d) to ([S,] B, N, d)."""
-        if self.y.ndim == 1:
-            return values[..., None, :, None]
-        return values.unsqueeze(-3) if self.y.ndim == 2 else values.movedim(-2, -3)
+    def _canonical(self, models: Tensor) -> Tensor:
+        """V models' outputs, (V[, S], N[, T][, d]), to (S, V * T, N, d)."""
+        n, d = len(self.y), self.y.shape[-1] if self.y.ndim > 1 else 1
+        if self.y.ndim < 3:
+            return models.reshape(len(models), -1, n, d).transpose(0, 1)
+        return models.reshape(len(models), -1, *self.y.shape).permute(1, 0, 3, 2, 4).flatten(1, 2)
+
+    def _problem_for(self, models: int) -> Problem:
+        if models not in self._problems:
+            self._problems[models] = self._problems[1].repeated(models)
+        return self._problems[models]
 
     def _check(self, yhat: Tensor) -> None:
         expected = tuple(self.y.shape)

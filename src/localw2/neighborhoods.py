@@ -42,8 +42,8 @@ class Neighborhoods:
     the weighted mean over the kept balls, :math:`\sum_b w_b v_b / \sum_b w_b`: with nothing dropped this
     is the paper's :math:`\frac1N\sum_i`.
 
-    Memory: 4 bytes an edge (8 beyond 2^31 rows), plus about 100 bytes an edge of one search chunk of
-    2 million edges while building. ``LazyNeighborhoods`` holds no edges at all.
+    Memory: 4 bytes an edge (8 beyond 2^31 rows); up to three times that, plus one search chunk of about
+    200 MB, while building. ``LazyNeighborhoods`` never holds all edges.
 
     >>> hoods = Neighborhoods.within([0.0, 0.1, 0.2, 0.9], delta=0.1)
     >>> hoods
@@ -366,8 +366,9 @@ def _merge(balls: Balls, copies: Array) -> tuple[Balls, Array, Array]:
     mine, theirs = balls.take(doubtful), balls.take(leader[doubtful])
     differs = np.add.reduceat((mine.rows != theirs.rows).astype(np.int64), mine.starts) > 0
     leader[doubtful[differs]] = doubtful[differs]
-    kept, renumbered = np.unique(leader, return_inverse=True)
-    return balls.take(kept), renumbered, np.bincount(renumbered, weights=copies)
+    leads = leader == np.arange(len(leader))
+    renumbered = (np.cumsum(leads) - 1)[leader]
+    return balls.take(leads), renumbered, np.bincount(renumbered, weights=copies)
 
 
 def _keys(balls: Balls) -> Array:

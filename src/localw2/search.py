@@ -33,12 +33,14 @@ class Balls:
         return np.cumsum(self.sizes) - self.sizes
 
     def take(self, which: Array) -> Balls:
-        """The chosen balls (indices or a mask), in that order."""
+        """The chosen balls: by indices, in that order, or by a mask."""
+        if which.dtype == bool:
+            return Balls(self.sizes[which], self.rows[np.repeat(which, self.sizes)])
         starts, sizes = self.starts[which], self.sizes[which]
-        return Balls(sizes, self.rows[ragged_positions(starts, sizes)])
+        return Balls(sizes, self.rows[_ragged_positions(starts, sizes)])
 
 
-def ragged_positions(starts: Array, sizes: Array) -> Array:
+def _ragged_positions(starts: Array, sizes: Array) -> Array:
     """The positions ``starts[i] .. starts[i] + sizes[i] - 1`` of every i, concatenated."""
     offsets = starts - (np.cumsum(sizes) - sizes)
     positions: Array = np.repeat(offsets, sizes) + np.arange(int(sizes.sum()))

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from localw2._validation import as_tensor
+from localw2._validation import Array, as_tensor
 from localw2.assignment import assign
 from localw2.forward_gradient import Problem
 from localw2.neighborhoods import LazyNeighborhoods, Neighborhoods
@@ -107,8 +108,8 @@ class WeightedW2(Problem):
     def solve(self, yhat: Tensor) -> tuple[Tensor, Tensor]:
         """Match, then weigh: the gradient holds the pairing fixed."""
         match = self._target.match(yhat, self.debiased)
-        scale = self.weights.expand(yhat.shape[1], -1)
-        return match.values() @ self.weights, match.gradients(scale, with_y=False)[0]
+        values, in_yhat, _ = match.weigh(self.weights.expand(yhat.shape[1], -1))
+        return values @ self.weights, in_yhat
 
 
 @final
@@ -143,12 +144,8 @@ class Match(ABC):
     """
 
     @abstractmethod
-    def values(self) -> Tensor:
-        """One value per ball, (B, n_balls)."""
-
-    @abstractmethod
-    def gradients(self, scale: Tensor, with_y: bool) -> tuple[Tensor, Tensor | None]:
-        """Gradients of sum(scale * values) in yhat (S, B, N, d) and, if asked, in y (B, N, d)."""
+    def weigh(self, scale: Tensor, with_y: bool = False) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Values (B, n_balls); gradients of sum(scale * values) in yhat (S, B, N, d) and in y (B, N, d)."""
 
 
 @final
@@ -162,41 +159,31 @@ class SortedMatch(Match):
 
     def __init__(self, target: Target, yhat: Tensor, debiased: bool) -> None:
         self._target = target
+        self._debiased = debiased
         self._shape = yhat.shape
         draws, batches, n, _ = yhat.shape
         self._engine = ordering_for(target.hoods, yhat.device)
-        self._sizes = target.hoods.sizes.to(yhat)
         self._ranking = self._engine.rank(yhat.reshape(draws * batches, n))
-        self._values = yhat.new_empty((batches, target.hoods.n_balls))
-        self._pieces: list[tuple[Any, Tensor, Tensor]] = []
-        for piece, (y, _) in enumerate(target.ordered):
-            a, places = self._engine.gather(piece, self._ranking)
-            pull, gap, cost = _debiased_terms(a, y, draws) if debiased else _plain_terms(a, y, draws)
-            balls = self._engine.balls(piece)
-            self._values[:, balls] = self._engine.ball_sums(piece, cost) / self._sizes[balls]
-            self._pieces.append((places, pull, gap))
 
-    def values(self) -> Tensor:
-        """One value per ball, (B, n_balls)."""
-        return self._values
-
-    def gradients(self, scale: Tensor, with_y: bool) -> tuple[Tensor, Tensor | None]:
-        """Add 2 * scale / size * (difference) of every edge to its row."""
-        draws = self._shape[0]
-        per_edge = 2 * scale / self._sizes
-        in_yhat: Tensor | None = None
-        in_y: Tensor | None = None
-        for piece, (places, pull, gap) in enumerate(self._pieces):
-            part = per_edge[:, self._engine.balls(piece)]
-            added = self._engine.row_sums(piece, self._ranking, places, pull, part.repeat(draws, 1))
-            in_yhat = added if in_yhat is None else in_yhat + added
+    def weigh(self, scale: Tensor, with_y: bool = False) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Add 2 * scale / size * (difference) of every edge to its row, one cache-sized piece at a time."""
+        engine, target, draws = self._engine, self._target, self._shape[0]
+        sizes = target.hoods.sizes.to(scale)
+        values = torch.empty_like(scale, memory_format=torch.contiguous_format)
+        in_yhat = torch.zeros_like(self._ranking.ordered)
+        in_y = torch.zeros_like(target.y[..., 0])
+        terms = _debiased_terms if self._debiased else _plain_terms
+        for piece, (y, y_places) in enumerate(target.ordered):
+            balls = engine.balls(piece)
+            a, places = engine.gather(piece, self._ranking)
+            pull, gap, cost = terms(a, y, draws)
+            values[:, balls] = engine.ball_sums(piece, cost) / sizes[balls]
+            per_edge = 2 * scale[:, balls] / sizes[balls]
+            in_yhat += engine.row_sums(piece, self._ranking, places, pull, per_edge.repeat(draws, 1))
             if with_y:
-                ranking, y_places = self._target.ranking, self._target.ordered[piece][1]
-                assert ranking is not None
-                removed = self._engine.row_sums(piece, ranking, y_places, gap, part)
-                in_y = -removed if in_y is None else in_y - removed
-        assert in_yhat is not None
-        return in_yhat.view(self._shape), None if in_y is None else in_y[..., None]
+                assert target.ranking is not None
+                in_y -= engine.row_sums(piece, target.ranking, y_places, gap, per_edge)
+        return values, in_yhat.view(self._shape), in_y[..., None] if with_y else None
 
 
 def _plain_terms(a: Tensor, y: Tensor, draws: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -221,56 +208,70 @@ def _debiased_terms(a: Tensor, y: Tensor, draws: int) -> tuple[Tensor, Tensor, T
 
 @final
 class AssignedMatch(Match):
-    """d > 1: one optimal assignment per ball, batch entry and pair of samples."""
+    """d > 1: one optimal assignment per ball, batch entry and pair of samples, on the host."""
 
     def __init__(self, target: Target, yhat: Tensor, debiased: bool) -> None:
-        draws, batches, _, _ = yhat.shape
-        device = yhat.device
-        self._samples = torch.cat([target.y[None], yhat])
-        self._sizes = target.hoods.sizes.to(yhat)
-        self._rows = target.hoods.cached(("rows", device), lambda: target.hoods.rows.to(device).long())
-        self._ball = target.hoods.cached(
-            ("ball of edge", device),
-            lambda: torch.repeat_interleave(target.hoods.sizes).to(device),
-        )
+        draws, batches, n, d = yhat.shape
+        hoods = target.hoods
+        self._like = yhat
+        self._edges = hoods.cached((EdgeIndex, batches), lambda: EdgeIndex.of(hoods, batches))
+        samples = np.concatenate([target.y[None].cpu().numpy(), yhat.cpu().numpy()])
+        rows = samples.reshape(draws + 1, batches * n, d)
         # Samples are numbered with y as 0; (left, right, factor) are the terms of the value.
-        self._terms = [(0, s, 1 / draws) for s in range(1, draws + 1)]
+        self._terms = [(s, 0, 1 / draws) for s in range(1, draws + 1)]
         if debiased:
             pairs = [(r, s) for r in range(1, draws + 1) for s in range(r + 1, draws + 1)]
             self._terms += [(r, s, -1 / (draws * (draws - 1))) for r, s in pairs]
-        self._partner = [
-            [
-                self._rows[assign(self._samples[r, b], self._samples[s, b], target.hoods).to(device)]
-                for b in range(batches)
-            ]
-            for r, s, _ in self._terms
-        ]
+        self._partners, self._differences = [], []
+        for left, right, _ in self._terms:
+            partner = (assign(samples[left], samples[right], hoods) + self._edges.shift).reshape(-1)
+            self._partners.append(partner)
+            self._differences.append(rows[left].take(self._edges.rows, 0) - rows[right].take(partner, 0))
 
-    def _differences(self, term: int, batch: int) -> Tensor:
-        left, right, _ = self._terms[term]
-        partner = self._partner[term][batch]
-        return self._samples[left, batch, self._rows] - self._samples[right, batch, partner]
-
-    def values(self) -> Tensor:
-        """One value per ball, (B, n_balls)."""
-        n_balls, batches = len(self._sizes), self._samples.shape[1]
-        totals = self._samples.new_zeros((batches, n_balls))
-        for term, (_, _, factor) in enumerate(self._terms):
-            for batch in range(batches):
-                cost = self._differences(term, batch).square().sum(1)
-                totals[batch].index_add_(0, self._ball, cost, alpha=factor)
-        return totals / self._sizes
-
-    def gradients(self, scale: Tensor, with_y: bool) -> tuple[Tensor, Tensor | None]:
+    def weigh(self, scale: Tensor, with_y: bool = False) -> tuple[Tensor, Tensor, Tensor | None]:
         """Add the difference of every pair to one of its rows and take it from the other."""
-        total = torch.zeros_like(self._samples)
-        for term, (left, right, factor) in enumerate(self._terms):
-            for batch in range(total.shape[1]):
-                per_edge = (2 * factor * scale[batch] / self._sizes)[self._ball, None]
-                step = self._differences(term, batch) * per_edge
-                total[left, batch].index_add_(0, self._rows, step)
-                total[right, batch].index_add_(0, self._partner[term][batch], step, alpha=-1)
-        return total[1:], total[0] if with_y else None
+        draws, batches, n, d = self._like.shape
+        edges = self._edges
+        total = np.zeros((draws + 1, batches * n, d), self._differences[0].dtype)
+        values: Any = 0.0
+        per_ball = (2 * scale.cpu().numpy() / edges.sizes).astype(total.dtype)
+        per_edge = np.repeat(per_ball, edges.sizes, axis=1).reshape(-1, 1)
+        for (left, right, factor), partner, difference in zip(
+            self._terms, self._partners, self._differences, strict=True
+        ):
+            cost = np.einsum("ed,ed->e", difference, difference).reshape(edges.shape)
+            values = values + factor * np.add.reduceat(cost, edges.starts, axis=1)
+            step = difference * (factor * per_edge)
+            _add_rows(total[left], edges.rows, step)
+            if right or with_y:
+                _add_rows(total[right], partner, -step)
+        grads = torch.from_numpy(total).to(self._like).view(draws + 1, batches, n, d)
+        values = torch.from_numpy(values / edges.sizes).to(self._like)
+        return values, grads[1:], grads[0] if with_y else None
+
+
+def _add_rows(total: Array, rows: Array, steps: Array) -> None:
+    """Add steps (edges, d) to the rows of total they belong to, which may repeat."""
+    torch.from_numpy(total).index_add_(0, torch.from_numpy(rows), torch.from_numpy(steps))
+
+
+@final
+@dataclass(frozen=True)
+class EdgeIndex:
+    """The edges of a graph for B batch entries, whose rows are numbered through: entry b starts at b * N."""
+
+    rows: Array
+    shift: Array
+    starts: Array
+    sizes: Array
+    shape: tuple[int, int]
+
+    @classmethod
+    def of(cls, hoods: Neighborhoods, batches: int) -> EdgeIndex:
+        """Lay the edges out."""
+        shift = hoods.n_rows * np.arange(batches)[:, None]
+        rows = (hoods.rows.numpy() + shift).reshape(-1)
+        return cls(rows, shift, hoods.indptr[:-1].numpy(), hoods.sizes.numpy(), (batches, hoods.n_edges))
 
 
 class _BallValues(torch.autograd.Function):
@@ -279,11 +280,11 @@ class _BallValues(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, y: Tensor, yhat: Tensor, hoods: Neighborhoods) -> Tensor:
         ctx.match = Target.of(y.detach(), hoods).match(yhat, debiased=False)
-        values: Tensor = ctx.match.values()
+        values: Tensor = ctx.match.weigh(y.new_zeros(len(y), hoods.n_balls))[0]
         return values
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor, None]:
-        in_yhat, in_y = ctx.match.gradients(grad.contiguous(), ctx.needs_input_grad[0])
+        _, in_yhat, in_y = ctx.match.weigh(grad.contiguous(), ctx.needs_input_grad[0])
         return in_y, in_yhat, None

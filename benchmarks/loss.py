@@ -1,0 +1,170 @@
+"""Value and gradient of the local loss: ours against a loop of ot.emd2 over the balls, in one run.
+
+    python benchmarks/loss.py [--quick]
+
+One thread for both sides, the same data, float64. The loop is how the method is usually run: for each ball
+a cost matrix in torch, ``ot.emd2``, then one backward pass. Where the loop has more than ``--balls`` balls
+it is timed on that many, drawn at random in proportion to their multiplicity, and scaled up: the column
+"timed" says how many of how many. Graphs are built before the clock starts on both sides.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from threadpoolctl import threadpool_limits
+from torch import Tensor
+
+from localw2 import MMD, Neighborhoods, Objective, SquaredW2
+from localw2.datasets import Nonlinear
+from localw2.losses import Discrepancy
+from naive import BallLoss, emd2_ball, loop_over_balls, mmd_ball
+
+
+def seconds(step: Callable[[], object], repeats: int) -> float:
+    """The median time of a call, after one that is not counted."""
+    step()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        step()
+        times.append(time.perf_counter() - start)
+    return float(np.median(times))
+
+
+def value_and_gradient(objective: Objective, yhat: Tensor) -> tuple[float, Tensor]:
+    """One training step's worth of loss."""
+    yhat = yhat.detach().requires_grad_()
+    loss = objective(yhat)
+    (gradient,) = torch.autograd.grad(loss, yhat)
+    return float(loss.detach()), gradient
+
+
+def compare(
+    name: str,
+    y: Tensor,
+    yhat: Tensor,
+    hoods: Neighborhoods,
+    loss: Discrepancy,
+    ball_loss: BallLoss,
+    limit: int,
+) -> float:
+    """Time both sides, check that they agree, print a line, return the ratio of times."""
+    objective = Objective(y, hoods, loss)
+    ours = seconds(lambda: value_and_gradient(objective, yhat), repeats=20)
+    # The paper's loop runs over rows, identical balls or not.
+    rows = torch.arange(hoods.n_rows)
+    if hoods.n_rows > limit:
+        rows = torch.randperm(hoods.n_rows, generator=torch.Generator().manual_seed(0))[:limit]
+    balls = hoods.ball_of_row[rows]
+    start = time.perf_counter()
+    loop_over_balls(y, yhat, hoods, balls, ball_loss)
+    loop = (time.perf_counter() - start) * hoods.n_rows / len(rows)
+    # Agreement on exactly the rows that were timed: every ball counted as often as the loop visits it.
+    kept = balls.unique()
+    ours_loss, ours_gradient = 0.0, torch.zeros_like(yhat)
+    for ball in kept.tolist():
+        inside, part = objective.block([ball])
+        share = float((balls == ball).sum()) / len(rows)
+        value, gradient = value_and_gradient(part, yhat[inside])
+        ours_loss += share * value
+        ours_gradient[inside] += share * gradient
+    value, gradient = loop_over_balls(y, yhat, hoods, balls, ball_loss)
+    difference = max(
+        abs(ours_loss / value - 1), float((ours_gradient - gradient).abs().max() / gradient.abs().max())
+    )
+    sizes = hoods.row_sizes().double()
+    print(
+        f"{name:37}{float(sizes.mean()):8.1f}{float(sizes.sum()):11.3g}{loop * 1e3:12.1f}{ours * 1e3:10.3f}"
+        f"{loop / ours:10.0f}{difference:11.1e}   {len(rows)}/{hoods.n_rows}",
+        flush=True,
+    )
+    return loop / ours
+
+
+def emd2_each_time(y: Tensor, yhat: Tensor) -> Tensor:
+    """The mean over times of the squared W2 of one ball, (m, T, d)."""
+    return torch.stack([emd2_ball(y[:, t], yhat[:, t]) for t in range(y.shape[1])]).mean()
+
+
+def copy_bandwidth() -> float:
+    """Bytes a second (read plus written) of a copy much larger than the caches, one thread."""
+    source = torch.ones(1 << 25, dtype=torch.float64)
+    target = torch.empty_like(source)
+    return 2 * source.numel() * 8 / seconds(lambda: target.copy_(source), 5)
+
+
+def roofline() -> None:
+    """Edges a second of the d = 1 engine, and the bytes that one edge must move at the least."""
+    bandwidth = copy_bandwidth()
+    print(f"\nCopy bandwidth of one core: {bandwidth / 1e9:.1f} GB/s.")
+    for n, delta in ((2000, 0.1), (20_000, 0.01), (20_000, 0.1)):
+        x, y = Nonlinear().sample(n, random_state=0)
+        _, other = Nonlinear().sample(n, random_state=1)
+        hoods = Neighborhoods.within(x, delta)
+        for dtype in (torch.float64, torch.float32):
+            objective = Objective(torch.tensor(y).to(dtype), hoods)
+            yhat = torch.tensor(other).to(dtype)
+            time_ = seconds(lambda o=objective, v=yhat: value_and_gradient(o, v), 5)  # type: ignore[misc]
+            # Per edge: read the graph's column (4), write and read the rank (8), read the sorted y, and
+            # write and read the difference.
+            least = 12 + 3 * torch.finfo(dtype).bits // 8
+            rate = hoods.n_edges / time_
+            print(
+                f"  N = {n}, delta = {delta}, {str(dtype)[6:]}: {hoods.n_edges:.3g} stored edges, "
+                f"{time_ * 1e3:.2f} ms, {rate / 1e6:.0f} M edges/s, {least} bytes an edge at the least: "
+                f"{rate * least / bandwidth:.0%} of copy bandwidth"
+            )
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--balls", type=int, default=200, help="balls of the slow side to time (default 200)")
+    parser.add_argument("--quick", action="store_true", help="20 balls: a look, not a measurement")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    with threadpool_limits(1):
+        table(20 if options.quick else options.balls)
+        roofline()
+
+
+def table(limit: int) -> None:
+    """Ours against the loop, line by line."""
+    print(f"{'':37}{'rows a':>8}{'':11}{'loop':>12}{'ours':>10}{'':10}{'largest':>11}   balls")
+    print(f"{'problem':37}{'ball':>8}{'edges':>11}{'ms':>12}{'ms':>10}{'ratio':>10}{'rel. diff':>11}   timed")
+    for n in (1000, 2000):
+        for delta in (0.025, 0.1):
+            x, y = Nonlinear().sample(n, random_state=0)
+            _, yhat = Nonlinear().sample(n, random_state=1)
+            outputs = torch.tensor(y)[:, None], torch.tensor(yhat)[:, None]
+            hoods = Neighborhoods.within(x, delta)
+            compare(f"W2, d = 1, N = {n}, delta = {delta}", *outputs, hoods, SquaredW2(), emd2_ball, limit)
+    rng = np.random.default_rng(0)
+    x = rng.uniform(size=(1000, 2))
+    outputs = torch.tensor(rng.normal(size=(1000, 4))), torch.tensor(rng.normal(size=(1000, 4)))
+    for k in (20, 50, 100):
+        hoods = Neighborhoods.nearest(x, k)
+        compare(f"W2, d = 4, N = 1000, {k} rows a ball", *outputs, hoods, SquaredW2(), emd2_ball, limit)
+    same = torch.tensor(rng.normal(size=(100, 4))), torch.tensor(rng.normal(size=(100, 4)))
+    hoods = Neighborhoods.within(np.zeros(100), 0.1)
+    compare("W2, d = 4, 100 identical balls", *same, hoods, SquaredW2(), emd2_ball, limit)
+    # The ODE example with equal initial states: the same balls at each of 101 times.
+    path = torch.tensor(rng.normal(size=(100, 101, 4))), torch.tensor(rng.normal(size=(100, 101, 4)))
+    compare("W2, d = 4, 100 identical balls, T=101", *path, hoods, SquaredW2(), emd2_each_time, 5)
+    for delta in (0.025, 0.1):
+        x, y = Nonlinear().sample(1000, random_state=0)
+        _, yhat = Nonlinear().sample(1000, random_state=1)
+        outputs = torch.tensor(y)[:, None], torch.tensor(yhat)[:, None]
+        hoods = Neighborhoods.within(x, delta)
+        compare(f"MMD, d = 1, N = 1000, delta = {delta}", *outputs, hoods, MMD(), mmd_ball, limit)
+
+
+if __name__ == "__main__":
+    main()

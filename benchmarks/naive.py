@@ -1,0 +1,47 @@
+"""The method as it is usually run: a Python loop over balls. The slow side of the benchmarks and the demo."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from localw2 import Neighborhoods
+
+# Observed and simulated outputs of one ball, (m, d) each, to a scalar.
+BallLoss = Callable[[Tensor, Tensor], Tensor]
+
+
+def emd2_ball(y: Tensor, yhat: Tensor) -> Tensor:
+    """Squared W2 of one ball through POT's network simplex."""
+    import ot
+
+    uniform = torch.full((len(y),), 1 / len(y), dtype=y.dtype)
+    cost = (y[:, None] - yhat[None]).square().sum(-1)
+    value: Tensor = ot.emd2(uniform, uniform, cost)
+    return value
+
+
+def mmd_ball(y: Tensor, yhat: Tensor) -> Tensor:
+    """MMD of one ball with five Gaussian kernels over the pooled sample, as it is usually written."""
+    pooled = torch.cat([y, yhat])
+    n, m = len(pooled), len(y)
+    distances = (pooled[:, None] - pooled[None]).square().sum(-1)
+    bandwidth = distances.detach().sum() / (n**2 - n)
+    kernel = torch.stack([torch.exp(-distances / (bandwidth * 2.0**k)) for k in range(-2, 3)]).sum(0)
+    return kernel[:m, :m].mean() + kernel[m:, m:].mean() - 2 * kernel[:m, m:].mean()
+
+
+def loop_over_balls(
+    y: Tensor, yhat: Tensor, hoods: Neighborhoods, balls: Tensor, loss: BallLoss
+) -> tuple[float, Tensor]:
+    """Mean over the listed balls of their loss, and its gradient, by one backward pass."""
+    yhat = yhat.detach().requires_grad_()
+    total = torch.zeros((), dtype=y.dtype)
+    for ball in balls.tolist():
+        rows = hoods.ball(ball)
+        total = total + loss(y[rows], yhat[rows])
+    total = total / len(balls)
+    (gradient,) = torch.autograd.grad(total, yhat)
+    return float(total.detach()), gradient
