@@ -85,7 +85,7 @@ class HostOrdering(Ordering):
             edges = (np.ones(bounds[-1], np.int8), rows[indptr[low] : indptr[high]], bounds)
             # Column form is essential: from row form the permuted result would not be sorted.
             incidence = sp.csr_matrix(edges, shape=(high - low, hoods.n_rows)).tocsc()
-            self._pieces.append(_HostPiece(torch.arange(low, high), bounds[:-1], incidence))
+            self._pieces.append(_HostPiece(torch.arange(int(low), int(high)), bounds[:-1], incidence))
         self.n_pieces = len(self._pieces)
 
     def balls(self, piece: int) -> Tensor:
