@@ -46,8 +46,8 @@ class Ordering(ABC):
     n_pieces: int
 
     def rank(self, values: Tensor) -> Ranking:
-        """Sort each column of (C, N) once."""
-        ordered, order = torch.sort(values.detach(), dim=1)
+        """Sort each column of (C, N) once; ties keep the order of rows, on every device."""
+        ordered, order = torch.sort(values.detach(), dim=1, stable=True)
         return Ranking(order, ordered)
 
     @abstractmethod

@@ -168,7 +168,9 @@ class SortedMatch(Match):
     def weigh(self, scale: Tensor, with_y: bool = False) -> tuple[Tensor, Tensor, Tensor | None]:
         """Add 2 * scale / size * (difference) of every edge to its row, one cache-sized piece at a time."""
         engine, target, draws = self._engine, self._target, self._shape[0]
-        sizes = target.hoods.sizes.to(scale)
+        hoods = target.hoods
+        # Kept on the device: a copy from the host would stall the stream and break graph capture.
+        sizes = hoods.cached(("sizes", scale.device, scale.dtype), lambda: hoods.sizes.to(scale))
         values = torch.empty_like(scale, memory_format=torch.contiguous_format)
         in_yhat = torch.zeros_like(self._ranking.ordered)
         in_y = torch.zeros_like(target.y[..., 0])
