@@ -126,6 +126,19 @@ class TestDiscrepancy:
         expected = Objective(y - centre, hoods, discrepancy)(yhat - centre)
         torch.testing.assert_close(Objective(y, hoods, discrepancy, centre)(yhat), expected)
 
+    def test_both_are_divided_by_the_scale(self, discrepancy, power, data):
+        hoods, y, yhat = data
+        scale = torch.linspace(0.5, 2, y.numel(), dtype=y.dtype).reshape(y.shape)
+        expected = Objective(y / scale, hoods, discrepancy)
+        divided = Objective(y, hoods, discrepancy, scale=scale)
+        torch.testing.assert_close(divided(yhat), expected(yhat / scale))
+        ours, theirs = (yhat.clone().requires_grad_() for _ in range(2))
+        divided(ours).backward()
+        expected(theirs / scale).backward()
+        torch.testing.assert_close(ours.grad, theirs.grad)
+        rows, part = divided.block([0])
+        torch.testing.assert_close(part(yhat[:, rows]), expected.block([0])[1]((yhat / scale)[:, rows]))
+
     def test_the_mean_over_blocks_is_the_whole(self, discrepancy, power, data):
         hoods, y, yhat = data
         objective = Objective(y, hoods, discrepancy)

@@ -327,6 +327,8 @@ def test_local_w2_takes_arrays_lists_tensors_and_frames():
             lambda: Objective(torch.zeros(3), Neighborhoods.whole(3), center=torch.zeros(2)),
             "center has shape",
         ),
+        (lambda: Objective(torch.zeros(3), Neighborhoods.whole(3), scale=torch.zeros(3)), "values > 0"),
+        (lambda: Objective(torch.zeros(3), Neighborhoods.whole(3), scale=torch.ones(2)), "scale has shape"),
         (lambda: Objective(torch.zeros(3), Neighborhoods.whole(3))(torch.zeros(3, 1)), r"yhat is \(3, 1\)"),
         (lambda: Objective(torch.zeros(3), Neighborhoods.whole(3))(torch.zeros(0, 3)), "independent draws"),
         (lambda: Objective(torch.zeros(3), Neighborhoods.whole(3))([0.0, 0.0, 0.0]), "yhat is list"),

@@ -194,8 +194,10 @@ class Objective:
 
     ``objective(yhat)`` is the weighted mean over balls, :math:`\sum_b w_b v_b / \sum_b w_b`. ``y`` is (N,),
     (N, d), or (N, T, d) with T times, over which the loss is averaged. ``yhat`` has the shape of y, or that
-    with a leading axis of S draws. ``center`` (shape of y) is subtracted from both: comparing residuals from
-    a good mean keeps its slope out of the spread of a wide ball.
+    with a leading axis of S draws. ``center`` (shape of y) is subtracted from both, and both are then divided by
+    ``scale`` (shape of y, positive): comparing residuals from a good mean keeps its slope out of the spread of
+    a wide ball, and dividing by a rough spread weighs every row alike. For any fixed center and scale the truth
+    stays a minimiser of the debiased loss.
 
     >>> x, y = torch.linspace(0, 1, 5), torch.tensor([0.0, 1.0, 2.0, 3.0, 4.0])
     >>> objective = Objective(y, Neighborhoods.within(x, 0.3))
@@ -212,6 +214,7 @@ class Objective:
         hoods: Neighborhoods | LazyNeighborhoods,
         discrepancy: Discrepancy | None = None,
         center: Any = None,
+        scale: Any = None,
     ) -> None:
         self.y = as_tensor(y, "y").detach()
         self.discrepancy = discrepancy or SquaredW2()
@@ -220,11 +223,11 @@ class Objective:
         if self.y.ndim not in (1, 2, 3):
             raise ValueError(f"y has shape {tuple(self.y.shape)}; expected (N,), (N, d) or (N, T, d).")
         check_rows(self.y, hoods)
-        self.center = None if center is None else as_tensor(center, "center").detach().to(self.y)
-        if self.center is not None and self.center.shape != self.y.shape:
+        self.center = None if center is None else self._like_y(center, "center")
+        self.scale = None if scale is None else self._like_y(scale, "scale")
+        if self.scale is not None and not bool((self.scale > 0).all()):
             raise ValueError(
-                f"center has shape {tuple(self.center.shape)} and y {tuple(self.y.shape)}; "
-                "it is a prediction for each y, so they must agree."
+                f"scale has the value {float(self.scale.min())}; y is divided by it: give values > 0."
             )
         self.hoods = hoods
         self._problems: dict[int, Problem] = {}
@@ -247,15 +250,15 @@ class Objective:
         # On a GPU the look would stall the stream; a NaN shows in the loss there.
         if models.device.type == "cpu":
             check_finite(models, "yhat")
-        if self.center is not None:
-            models = models - self.center
-        stacked = self._canonical(models)
+        stacked = self._canonical(self._standardised(models))
         values, grads = self._problem_for(len(models)).solve(stacked)
         if self.y.ndim < 3:
-            return values, grads.transpose(0, 1).reshape(models.shape)
-        times = self.y.shape[1]
-        grads = grads.unflatten(1, (-1, times)).permute(1, 0, 3, 2, 4).reshape(models.shape)
-        return values.view(-1, times).mean(1), grads / times
+            grads = grads.transpose(0, 1).reshape(models.shape)
+        else:
+            times = self.y.shape[1]
+            grads = grads.unflatten(1, (-1, times)).permute(1, 0, 3, 2, 4).reshape(models.shape) / times
+            values = values.view(-1, times).mean(1)
+        return values, grads if self.scale is None else grads / self.scale
 
     def block(self, balls: Any) -> tuple[Tensor, Objective]:
         """The rows that these balls need, and the objective on them alone."""
@@ -267,9 +270,23 @@ class Objective:
         )
 
     def _bind(self, hoods: Neighborhoods) -> Problem:
-        target = self.y if self.center is None else self.y - self.center
+        target = self._standardised(self.y)
         weights = (hoods.weights / hoods.weights.sum()).to(target)
         return self.discrepancy.bind(self._canonical(target[None])[0], hoods, weights)
+
+    def _like_y(self, values: Any, name: str) -> Tensor:
+        tensor = as_tensor(values, name).detach().to(self.y)
+        if tensor.shape != self.y.shape:
+            raise ValueError(
+                f"{name} has shape {tuple(tensor.shape)} and y {tuple(self.y.shape)}; "
+                "it has one value for each y, so they must agree."
+            )
+        return tensor
+
+    def _standardised(self, values: Tensor) -> Tensor:
+        if self.center is not None:
+            values = values - self.center
+        return values if self.scale is None else values / self.scale
 
     def _canonical(self, models: Tensor) -> Tensor:
         """V models' outputs, (V[, S], N[, T][, d]), to (S, V * T, N, d)."""
