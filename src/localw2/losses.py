@@ -194,9 +194,9 @@ class Objective:
 
     ``objective(yhat)`` is the weighted mean over balls, :math:`\sum_b w_b v_b / \sum_b w_b`. ``y`` is (N,),
     (N, d), or (N, T, d) with T times, over which the loss is averaged. ``yhat`` has the shape of y, or that
-    with a leading axis of S draws. ``center`` (shape of y) is subtracted from both, and both are then divided by
-    ``scale`` (shape of y, positive): comparing residuals from a good mean keeps its slope out of the spread of
-    a wide ball, and dividing by a rough spread weighs every row alike. For any fixed center and scale the truth
+    with a leading axis of S draws. ``center`` (shape of y) is subtracted from both, and both are divided by
+    ``scale`` (shape of y, positive): comparing residuals from a good mean keeps its slope out of the spread
+    of a wide ball, and dividing by a rough spread weighs rows alike. For any fixed center and scale the truth
     stays a minimiser of the debiased loss.
 
     >>> x, y = torch.linspace(0, 1, 5), torch.tensor([0.0, 1.0, 2.0, 3.0, 4.0])
@@ -264,10 +264,9 @@ class Objective:
         """The rows that these balls need, and the objective on them alone."""
         rows, hoods = self.hoods.block(balls)
         at = rows.to(self.y.device)
-        center = None if self.center is None else self.center[at]
-        return rows, Objective(
-            self.y[at], hoods.at_least(self.discrepancy.min_size), self.discrepancy, center
-        )
+        center, scale = (None if v is None else v[at] for v in (self.center, self.scale))
+        kept = hoods.at_least(self.discrepancy.min_size)
+        return rows, Objective(self.y[at], kept, self.discrepancy, center, scale)
 
     def _bind(self, hoods: Neighborhoods) -> Problem:
         target = self._standardised(self.y)
