@@ -257,7 +257,6 @@ def test_counterexample_for_two_outputs_and_its_cure():
     # theory gives the excess of the sliced form exactly: it is never negative.
     gaps = [mean_gap(v.flatten(0, -2) @ sliced.directions(2)) for v in (truth, wrong)]
     theory = float((gaps[0] - gaps[1]).div(2).square().mean())
-    assert theory >= 0
     assert abs(excess[sliced] - theory) < 4.5 * error[sliced]
     assert excess[w2] < -4.5 * error[sliced]  # a defect of that size would have been seen
 
@@ -274,6 +273,42 @@ def test_debiased_drops_singletons_and_says_so():
     assert objective(yhat) == kept(yhat)
     with pytest.raises(ValueError, match="no ball has 2 rows"):
         Objective(y, Neighborhoods.singletons(5), SquaredW2(debiased=True))
+
+
+def test_lazy_graphs_lose_their_singletons_before_any_block():
+    x = np.array([0, 0.1, 5, 7, 9.0, 9.1])
+    y, yhat = torch.arange(6.0), torch.zeros(2, 6)
+    with pytest.warns(UserWarning, match="2 of 6 balls hold one row"):
+        lazy = Objective(y, LazyNeighborhoods.within(x, 0.2), SquaredW2(debiased=True))
+    with pytest.warns(UserWarning, match="2 of 6 balls hold one row"):
+        full = Objective(y, Neighborhoods.within(x, 0.2), SquaredW2(debiased=True))
+    assert lazy.hoods.n_balls == 4
+    total = 0.0
+    for balls in ([0, 2], [1, 3]):
+        rows, part = lazy.block(balls)
+        total += part(yhat[:, rows]) * len(balls) / 4
+    torch.testing.assert_close(total, full(yhat))
+
+
+def test_an_objective_keeps_its_own_copy_of_the_data():
+    for d in (1, 2):
+        y, center = torch.zeros(5, d), torch.zeros(5, d)
+        objective = Objective(y, Neighborhoods.whole(5), center=center)
+        before = objective(torch.ones(5, d))
+        y.add_(5), center.add_(3)
+        assert objective(torch.ones(5, d)) == before
+    assert "Objective(y (5, 2), Neighborhoods(5 rows" in repr(objective)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1000.0])
+@pytest.mark.parametrize("discrepancy", [SquaredW2(), MSE(), MeanVar(), SlicedW2(4), MMD()], ids=str)
+def test_large_balls_and_offsets_keep_float32_s_digits(discrepancy, offset):
+    rng = np.random.default_rng(0)
+    n = 400 if isinstance(discrepancy, MMD) else 100_000
+    y, yhat = (torch.tensor(offset + c * rng.normal(size=(n, 1)), dtype=torch.float32) for c in (1, 1.5))
+    hoods = Neighborhoods.whole(n)
+    double = float(Objective(y.double(), hoods, discrepancy)(yhat.double()))
+    assert float(Objective(y, hoods, discrepancy)(yhat)) == pytest.approx(double, rel=1e-5)
 
 
 def test_lazy_blocks_give_the_full_objective():
@@ -306,6 +341,10 @@ def test_local_w2_takes_arrays_lists_tensors_and_frames():
     assert loss.item() == pytest.approx(value, rel=1e-12)
     assert tensor.grad.abs().sum() > 0
     assert local_w2(x, y.astype(np.float32), yhat, 0.5, norm) == pytest.approx(value, rel=1e-5)
+    assert local_w2(x, y, torch.zeros(40, dtype=torch.int64), 0.5, norm).dtype == torch.float64
+    both = torch.tensor(y, requires_grad=True)
+    local_w2(x, both, tensor, 0.5, norm).backward()
+    torch.testing.assert_close(both.grad.sum(), -tensor.grad.sum() / 2)
 
 
 @pytest.mark.parametrize(
@@ -329,10 +368,25 @@ def test_local_w2_takes_arrays_lists_tensors_and_frames():
         ),
         (lambda: Objective(torch.zeros(3), Neighborhoods.whole(3), scale=torch.zeros(3)), "values > 0"),
         (lambda: Objective(torch.zeros(3), Neighborhoods.whole(3), scale=torch.ones(2)), "scale has shape"),
-        (lambda: Objective(torch.zeros(3), Neighborhoods.whole(3))(torch.zeros(3, 1)), r"yhat is \(3, 1\)"),
+        (
+            lambda: Objective(torch.zeros(3), Neighborhoods.whole(3))(torch.zeros(3, 1)),
+            r"yhat is a tensor \(3, 1\)",
+        ),
         (lambda: Objective(torch.zeros(3), Neighborhoods.whole(3))(torch.zeros(0, 3)), "independent draws"),
         (lambda: Objective(torch.zeros(3), Neighborhoods.whole(3))([0.0, 0.0, 0.0]), "yhat is list"),
         (lambda: Objective(torch.zeros(3), Neighborhoods.whole(3))(torch.zeros(3).double()), "convert one"),
+        (lambda: local_w2(3.0, [1.0], [1.0], 1), "x=3.0 is not an array of rows"),
+        (lambda: local_w2(None, [1.0], [1.0], 1), "x=None is not"),
+        (lambda: local_w2([3.0], 1.0, 1.0, 1), "y=1.0 is not"),
+        (lambda: Objective(torch.zeros(3), None), "hoods is NoneType"),
+        (lambda: Objective(torch.zeros(3), Neighborhoods.whole(3), 0), "is not one"),
+        (
+            lambda: Objective(torch.zeros(3, requires_grad=True), Neighborhoods.whole(3)),
+            "y requires a gradient",
+        ),
+        (lambda: SquaredW2("yes"), "debiased='yes'"),
+        (lambda: SlicedW2(3, random_state=None), "random_state=None"),
+        (lambda: MMD(multiplier="2"), "multiplier=2"),
         (lambda: SlicedW2(0), "n_directions=0"),
         (lambda: MMD(0), "n_kernels=0"),
         (lambda: MMD(multiplier=-1.0), "multiplier=-1.0"),

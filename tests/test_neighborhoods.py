@@ -2,6 +2,7 @@ import warnings
 
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -101,6 +102,43 @@ def test_max_size_thins_at_random_but_keeps_the_centre():
     assert not torch.equal(thin.rows, other.rows)
 
 
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda x: Neighborhoods.nearest(x, 20, random_state=0),
+        lambda x: Neighborhoods.within(x, 0.5, max_size=20, random_state=0),
+        lambda x: Neighborhoods.nearest(x, 60, max_size=20, random_state=0),
+        lambda x: Neighborhoods.within(x, np.inf, max_size=20, random_state=0),
+    ],
+)
+def test_on_repeated_x_every_row_serves_about_equally(build):
+    x = np.random.default_rng(0).integers(0, 5, 2000).astype(float)
+    hoods = build(x)
+    copies = torch.repeat_interleave(hoods.weights.long(), hoods.sizes)
+    memberships = torch.bincount(hoods.rows.repeat_interleave(copies), minlength=2000)
+    # 20 balls a row on average. Cyclic windows give 20 to every row of one x; independent subsets give a
+    # binomial spread, whose largest of 2000 is 5 standard deviations off in 1e-3 of seeds.
+    assert memberships.sum() == 20 * 2000
+    assert (memberships - 20).abs().max() < 1 + 5 * np.sqrt(20)
+
+
+@pytest.mark.parametrize("max_size", [None, 30])
+def test_no_chunk_of_a_search_is_larger_than_promised(monkeypatch, max_size):
+    monkeypatch.setattr(localw2.search, "CHUNK_EDGES", 5000)
+    rng = np.random.default_rng(0)
+    x = np.concatenate([np.arange(2000) * 10.0, 1e6 + rng.uniform(size=600)])[:, None]  # sparse, then dense
+    search = localw2.search.radius_search(x, 2.0, Euclidean(), max_size, 0)
+    found = [len(balls.rows) for balls in search.chunks(np.arange(len(x)))]
+    assert max(found) <= 5000
+    assert sum(found) == 2000 + 600 * (max_size or 600)
+
+
+def test_copies_of_one_x_are_thinned_without_a_quadratic_search():
+    hoods = Neighborhoods.within(np.zeros(100_000), 1.0, max_size=10, random_state=0)
+    assert hoods.sizes.unique().tolist() == [10]
+    assert hoods.weights.sum() == 100_000
+
+
 def test_thinning_is_uniform_over_the_other_rows():
     n, kept, seeds = 21, 6, 400
     counts = np.zeros(n)
@@ -128,7 +166,7 @@ def test_block_is_the_same_balls_on_fewer_rows(x, data):
         assert own == (balls.index(ball) if ball in balls else -1)
 
 
-@given(inputs(), st.data(), st.sampled_from(["within", "nearest", "thinned"]))
+@given(inputs(), st.data(), st.sampled_from(["within", "nearest", "thinned", "thinned nearest"]))
 def test_lazy_blocks_hold_the_balls_that_the_full_graph_has(x, data, kind):
     k = max(1, len(x) // 4)
     with warnings.catch_warnings():
@@ -136,7 +174,8 @@ def test_lazy_blocks_hold_the_balls_that_the_full_graph_has(x, data, kind):
         lazy, full = (
             {
                 "within": lambda c: c.within(x, 0.3),
-                "nearest": lambda c: c.nearest(x, k),
+                "nearest": lambda c: c.nearest(x, k, random_state=7),
+                "thinned nearest": lambda c: c.nearest(x, k, max_size=max(1, k // 2), random_state=7),
                 "thinned": lambda c: c.within(x, 0.5, max_size=3, random_state=7),
             }[kind](c)
             for c in (LazyNeighborhoods, Neighborhoods)
@@ -207,6 +246,8 @@ def test_singletons_are_told():
         Neighborhoods.within(x, 0.02)
     with pytest.warns(UserWarning, match="k=1 leaves 1000 of 1000"):
         Neighborhoods.nearest(x, 1)
+    with pytest.warns(UserWarning, match="delta=0.02 leaves 1000 of 1000"):
+        LazyNeighborhoods.within(x, 0.02)
 
 
 def test_summary_for_people():
@@ -234,6 +275,14 @@ def test_summary_for_people():
             "'b', which is not a real number",
         ),
         (lambda: Neighborhoods.within([1j], 1), "complex"),
+        (lambda: Neighborhoods.within(np.ma.array([0.0, 9.0], mask=[0, 1]), 1), "x has 1 NaN"),
+        (lambda: Neighborhoods.within(scipy.sparse.eye(3), 1), "sparse"),
+        (lambda: Neighborhoods.within(3.0, 1), "not an array of rows"),
+        (lambda: Neighborhoods.within(None, 1), "not an array of rows"),
+        (lambda: Neighborhoods.within(np.zeros(3, np.float16), 1), "three digits"),
+        (lambda: Neighborhoods.within(torch.zeros(3, dtype=torch.bfloat16), 1), "bfloat16"),
+        (lambda: Neighborhoods.within([1.0, 2.0], 1, "hete"), "norm='hete' is not a norm"),
+        (lambda: Neighborhoods.within([1.0, 2.0], 1, Euclidean), "is not a norm"),
         (lambda: Neighborhoods.within([1.0, 2.0], 1, Weighted([1.0, 2.0])), "one weight per column"),
         (lambda: Neighborhoods.within([1.0, 2.0], 1, min_size=0), "min_size=0"),
         (lambda: Neighborhoods.within([1.0, 2.0], 1, min_size=3, max_size=2), "must not be below min_size"),

@@ -46,6 +46,7 @@ def test_mahalanobis_from_data_ignores_linear_maps():
         (lambda: Mahalanobis([[1.0, 2.0], [2.0, 1.0]]), "eigenvalue"),
         (lambda: Mahalanobis(np.eye(2)).embed(np.ones((3, 3))), "must agree"),
         (lambda: Mahalanobis.from_data([[1.0, 2.0]]), "at least two"),
+        (lambda: Mahalanobis.from_data(np.ones((5, 2))), "does not vary"),
         (lambda: Euclidean().embed([[1.0, np.inf]]), r"index \(0, 1\)"),
         (lambda: Euclidean().embed(np.ones((2, 2, 2))), "expected"),
     ],
@@ -53,3 +54,8 @@ def test_mahalanobis_from_data_ignores_linear_maps():
 def test_bad_norms_say_what_is_wrong(build, message):
     with pytest.raises(ValueError, match=message):
         build()
+
+
+def test_regression_weights_know_no_absolute_scale():
+    x = np.linspace(0, 1, 20)
+    assert Weighted.from_regression(x, 1e-13 * x).weights[0] == pytest.approx(1e-13)

@@ -7,6 +7,7 @@ from scipy.optimize import linear_sum_assignment
 
 import localw2.assignment
 import localw2.ordering
+import localw2.transport
 from localw2 import Neighborhoods, Objective, SquaredW2, local_w2, w2_squared
 from localw2.ordering import DeviceOrdering, HostOrdering
 from localw2.transport import Target
@@ -101,6 +102,18 @@ def test_the_gradient_is_pot_s_gradient():
         torch.testing.assert_close(yhat.grad, expected, rtol=1e-10, atol=1e-12)
 
 
+def test_batches_are_grouped_to_bound_memory(monkeypatch):
+    rng = np.random.default_rng(0)
+    hoods = Neighborhoods.within(rng.uniform(size=20), 0.3)
+    for d in (1, 2):
+        y, yhat = torch.tensor(rng.normal(size=(20, 5, d))), torch.tensor(rng.normal(size=(2, 20, 5, d)))
+        whole = Objective(y, hoods)(yhat), w2_squared(y, yhat[0], hoods)
+        monkeypatch.setattr(localw2.transport, "GROUP_EDGES", 1)
+        torch.testing.assert_close(Objective(y, hoods)(yhat), whole[0])
+        torch.testing.assert_close(w2_squared(y, yhat[0], hoods), whole[1])
+        monkeypatch.undo()
+
+
 def test_second_derivatives_are_refused():
     y, yhat = (
         torch.randn(5, 1, generator=torch.Generator().manual_seed(0)),
@@ -124,7 +137,7 @@ def test_the_device_engine_gives_what_the_host_engine_gives(problem, draws, debi
     results = []
     for engine in (HostOrdering(problem.hoods), DeviceOrdering(problem.hoods, torch.device("cpu"))):
         problem.hoods._cache["host ordering"] = engine
-        match = Target.of(problem.y[None], problem.hoods).match(yhat, debiased and draws > 1)
+        match = Target.of(problem.y[None], problem.hoods, with_y=True).match(yhat, debiased and draws > 1)
         results.append(match.weigh(scale, with_y=True))
     for host, device in zip(*results, strict=True):
         torch.testing.assert_close(host, device)
@@ -194,6 +207,8 @@ def test_large_float32_balls_keep_their_digits():
         (torch.zeros(3, 1), torch.full((3, 1), torch.inf), "yhat has 3 NaN or infinite"),
         (torch.zeros(3, 1).half(), torch.zeros(3, 1).half(), "float16"),
         (torch.zeros(0, 1), torch.zeros(0, 1), "empty"),
+        (np.zeros((3, 1)), torch.zeros(3, 1), "y is ndarray"),
+        (1e200 * torch.eye(3, 2).double(), torch.zeros(3, 2).double(), "beyond 1e150"),
     ],
 )
 def test_bad_outputs_say_what_is_wrong(y, yhat, message):

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.sparse import issparse
 from torch import Tensor
 
 Array = NDArray[Any]
@@ -21,11 +22,17 @@ Array = NDArray[Any]
 def as_array(values: Any, name: str) -> Array:
     """Turn anything array-like into a finite, non-empty float array, or say what is wrong with it."""
     if isinstance(values, Tensor):
-        values = values.detach().cpu().numpy()
+        values = _coarse(values, name).detach().cpu().numpy()
+    if issparse(values):
+        raise ValueError(f"{name} is a sparse matrix; give a dense one, such as {name}.toarray().")
+    if np.ma.isMaskedArray(values):
+        values = values.astype(np.float64).filled(np.nan)  # a masked value is a missing one
     try:
         array = np.asarray(values)
     except ValueError as error:
         raise ValueError(f"{name} is ragged: its rows have different lengths ({error}).") from None
+    if array.dtype == np.float16:
+        raise ValueError(f"{name} is float16, which holds three digits; convert it to float32 or float64.")
     if array.dtype.kind in "OUSV":
         array = _numbers_of(array, name)
     elif array.dtype.kind not in "fiub":
@@ -50,6 +57,7 @@ def _numbers_of(array: Array, name: str) -> Array:
 
 def as_rows(x: Any, name: str = "x") -> Array:
     """Turn inputs into an (N, p) array; a 1-D array is one column."""
+    _check_not_scalar(x, name)
     array = as_array(x, name)
     if array.ndim == 1:
         array = array[:, None]
@@ -61,9 +69,10 @@ def as_rows(x: Any, name: str = "x") -> Array:
 def as_tensor(values: Any, name: str) -> Tensor:
     """Turn outputs into a finite float32 or float64 tensor; a tensor keeps its device and its graph."""
     if not isinstance(values, Tensor):
+        _check_not_scalar(values, name)
         return torch.tensor(as_array(values, name))
-    if values.dtype in (torch.float16, torch.bfloat16) or values.is_complex():
-        raise ValueError(f"{name} is {values.dtype}; use float32 or float64, the loss needs their digits.")
+    values = _coarse(values, name)
+    _check_not_scalar(values, name)
     if not values.is_floating_point():
         values = values.double()
     if values.numel() == 0:
@@ -71,6 +80,18 @@ def as_tensor(values: Any, name: str) -> Tensor:
     check_finite(values, name)
     tensor: Tensor = values
     return tensor
+
+
+def _check_not_scalar(values: Any, name: str) -> None:
+    if getattr(values, "ndim", 1) == 0 or values is None or not hasattr(values, "__len__"):
+        raise ValueError(f"{name}={values!r} is not an array of rows; give a list, an array or a data frame.")
+
+
+def _coarse(values: Tensor, name: str) -> Tensor:
+    """Refuse types with too few digits, or with two parts."""
+    if values.dtype in (torch.float16, torch.bfloat16) or values.is_complex():
+        raise ValueError(f"{name} is {values.dtype}; use float32 or float64, the loss needs their digits.")
+    return values
 
 
 def check_finite(values: Array | Tensor, name: str) -> None:

@@ -28,6 +28,11 @@ def assign(a: Array, b: Array, hoods: Neighborhoods) -> Array:
     batches, _, d = a.shape
     partner = np.empty((batches, hoods.n_edges), np.int64)
     both = np.stack([a, b]).astype(np.float64, copy=False)
+    if not np.abs(both).max() < 1e150:
+        raise ValueError(
+            "y or yhat has NaN or values beyond 1e150, whose squared distances are not finite. Scale the "
+            "outputs, or look for a model that has diverged."
+        )
     for edges, rows in hoods.cached("balls of equal size", lambda: _equal_sizes(hoods)):
         width = rows.shape[1]
         step = max(1, COST_ELEMENTS // (batches * width**2))

@@ -6,19 +6,20 @@ import math
 import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from localw2._validation import as_tensor, check_count, check_finite
+from localw2._validation import as_rows, as_tensor, check_count, check_finite
 from localw2.forward_gradient import Problem, evaluate
 from localw2.moments import WeightedMeanVar, WeightedMSE
 from localw2.neighborhoods import LazyNeighborhoods, Neighborhoods
 from localw2.norms import Norm
 from localw2.pairwise import WeightedEnergy, WeightedMMD
-from localw2.transport import WeightedSlicedW2, WeightedW2, check_rows, check_same_kind
+from localw2.transport import WeightedSlicedW2, WeightedW2, check_rows, check_same_kind, w2_squared
 
 
 class Discrepancy(ABC):
@@ -58,6 +59,9 @@ class SquaredW2(Discrepancy):
 
     debiased: bool = False
 
+    def __post_init__(self) -> None:
+        _check_flag(self.debiased, "debiased")
+
     @property
     def min_draws(self) -> int:
         """Two independent draws are needed to see the model's own spread."""
@@ -89,6 +93,8 @@ class SlicedW2(Discrepancy):
 
     def __post_init__(self) -> None:
         check_count(self.n_directions, "n_directions", 1)
+        check_count(self.random_state, "random_state", 0)
+        _check_flag(self.debiased, "debiased")
 
     @property
     def min_draws(self) -> int:
@@ -125,8 +131,8 @@ class SlicedW2(Discrepancy):
 class MMD(Discrepancy):
     r"""Maximum mean discrepancy with a sum of Gaussian kernels (paper, supplement "Definitions").
 
-    :math:`\sum_k \exp(-\|u - v\|^2 / (h\,m^{k}))`, k centred on 0, ``n_kernels`` kernels, multiplier m. The
-    base h is the mean squared distance over the ball's pooled sample, held constant in the gradient.
+    :math:`\sum_k \exp(-\|u - v\|^2 / (h\,m^{k}))`, k from -n//2 on for n = ``n_kernels``, multiplier m.
+    The base h is the mean squared distance over the ball's pooled sample, held constant in the gradient.
     All pairs of a ball are used: the cost grows with the square of its size.
     """
 
@@ -135,7 +141,8 @@ class MMD(Discrepancy):
 
     def __post_init__(self) -> None:
         check_count(self.n_kernels, "n_kernels", 1)
-        if not self.multiplier > 0 or math.isinf(self.multiplier):
+        multiplier: Any = self.multiplier
+        if not isinstance(multiplier, Real) or not 0 < float(multiplier) < math.inf:
             raise ValueError(f"multiplier={self.multiplier} must be a positive number: it scales bandwidths.")
 
     def bind(self, y: Tensor, hoods: Neighborhoods, weights: Tensor) -> Problem:
@@ -163,6 +170,9 @@ class MeanVar(Discrepancy):
     """
 
     summed: bool = False
+
+    def __post_init__(self) -> None:
+        _check_flag(self.summed, "summed")
 
     def bind(self, y: Tensor, hoods: Neighborhoods, weights: Tensor) -> Problem:
         """Compare row by row, and variances."""
@@ -216,8 +226,15 @@ class Objective:
         center: Any = None,
         scale: Any = None,
     ) -> None:
-        self.y = as_tensor(y, "y").detach()
-        self.discrepancy = discrepancy or SquaredW2()
+        if isinstance(y, Tensor) and y.requires_grad:
+            raise ValueError(
+                "y requires a gradient, but an objective takes it as data: y.detach(), or w2_squared."
+            )
+        if not isinstance(hoods, Neighborhoods | LazyNeighborhoods):
+            raise ValueError(f"hoods is {type(hoods).__name__}; give Neighborhoods.within(x, delta), say.")
+        # A copy: changing the caller's array later must not change the loss by half.
+        self.y = as_tensor(y, "y").detach().clone()
+        self.discrepancy = SquaredW2() if discrepancy is None else discrepancy
         if not isinstance(self.discrepancy, Discrepancy):
             raise ValueError(f"discrepancy={discrepancy!r} is not one; give SquaredW2(), MMD(), ...")
         if self.y.ndim not in (1, 2, 3):
@@ -229,14 +246,12 @@ class Objective:
             raise ValueError(
                 f"scale has the value {float(self.scale.min())}; y is divided by it: give values > 0."
             )
-        self.hoods = hoods
+        self.hoods = hoods.at_least(self.discrepancy.min_size)
+        if self.hoods is not hoods:
+            self._tell_of_singletons(float(hoods.weights.sum()))
         self._problems: dict[int, Problem] = {}
-        if isinstance(hoods, Neighborhoods):
-            kept = hoods.at_least(self.discrepancy.min_size)
-            if kept is not hoods:
-                self._tell_of_singletons(hoods, kept)
-            self.hoods = kept
-            self._problems[1] = self._bind(kept)
+        if isinstance(self.hoods, Neighborhoods):
+            self._problems[1] = self._bind(self.hoods)
 
     def __call__(self, yhat: Tensor) -> Tensor:
         """The loss of simulated outputs, a scalar that can be differentiated once."""
@@ -261,12 +276,18 @@ class Objective:
         return values, grads if self.scale is None else grads / self.scale
 
     def block(self, balls: Any) -> tuple[Tensor, Objective]:
-        """The rows that these balls need, and the objective on them alone."""
+        """The rows that these balls need, and the objective on them alone.
+
+        Balls are numbered as in ``objective.hoods``, from which those too small for the loss are gone.
+        """
         rows, hoods = self.hoods.block(balls)
         at = rows.to(self.y.device)
         center, scale = (None if v is None else v[at] for v in (self.center, self.scale))
-        kept = hoods.at_least(self.discrepancy.min_size)
-        return rows, Objective(self.y[at], kept, self.discrepancy, center, scale)
+        return rows, Objective(self.y[at], hoods, self.discrepancy, center, scale)
+
+    def __repr__(self) -> str:
+        options = "".join(f", {name}" for name in ("center", "scale") if getattr(self, name) is not None)
+        return f"Objective(y {tuple(self.y.shape)}, {self.hoods!r}, {self.discrepancy}{options})"
 
     def _bind(self, hoods: Neighborhoods) -> Problem:
         target = self._standardised(self.y)
@@ -274,7 +295,7 @@ class Objective:
         return self.discrepancy.bind(self._canonical(target[None])[0], hoods, weights)
 
     def _like_y(self, values: Any, name: str) -> Tensor:
-        tensor = as_tensor(values, name).detach().to(self.y)
+        tensor = as_tensor(values, name).detach().to(self.y, copy=True)
         if tensor.shape != self.y.shape:
             raise ValueError(
                 f"{name} has shape {tuple(tensor.shape)} and y {tuple(self.y.shape)}; "
@@ -302,8 +323,8 @@ class Objective:
     def _check(self, yhat: Tensor) -> None:
         expected = tuple(self.y.shape)
         if not isinstance(yhat, Tensor) or tuple(yhat.shape) not in (expected, (*yhat.shape[:1], *expected)):
-            shape = tuple(yhat.shape) if hasattr(yhat, "shape") else type(yhat).__name__
-            raise ValueError(f"yhat is {shape}; expected a tensor of y's shape {expected}, or (S, *that).")
+            what = f"a tensor {tuple(yhat.shape)}" if isinstance(yhat, Tensor) else type(yhat).__name__
+            raise ValueError(f"yhat is {what}; expected a tensor of y's shape {expected}, or (S, *that).")
         check_same_kind(self.y, yhat)
         draws = len(yhat) if yhat.ndim > self.y.ndim else 1
         if draws < self.discrepancy.min_draws:
@@ -312,11 +333,11 @@ class Objective:
                 f"shape (S, *y.shape); got {draws}. One draw does not show the model's own spread."
             )
 
-    def _tell_of_singletons(self, hoods: Neighborhoods, kept: Neighborhoods) -> None:
-        dropped = int(hoods.weights.sum() - kept.weights.sum())
+    def _tell_of_singletons(self, balls: float) -> None:
+        dropped = balls - float(self.hoods.weights.sum())
         warnings.warn(
-            f"{dropped} of {int(hoods.weights.sum())} balls hold one row, where {self.discrepancy} cannot "
-            "see spread; they are left out. A larger delta or min_size=2 avoids this message.",
+            f"{dropped:.0f} of {balls:.0f} balls hold one row, where {self.discrepancy} cannot see spread; "
+            "they are left out. A larger delta or min_size=2 avoids this message.",
             stacklevel=3,
         )
 
@@ -327,18 +348,28 @@ def local_w2(x: Any, y: Any, yhat: Any, delta: float, norm: Norm | None = None) 
     .. math:: \frac1N\sum_i W_2^2\bigl(\{y_j\}, \{\hat y_j\}\bigr), \quad j:\ |x_j - x_i|_x \le \delta
 
     ``x`` is (N,) or (N, p); ``y`` and ``yhat`` are (N,), (N, d) or (N, T, d). Arrays give a float,
-    tensors a tensor that can be differentiated in yhat. For repeated calls build an ``Objective`` once.
+    tensors a tensor that can be differentiated in both, in the wider of their types. For repeated calls
+    build an ``Objective`` once.
 
     >>> local_w2(x=[0.0, 0.1, 5.0], y=[1.0, 2.0, 7.0], yhat=[2.0, 1.0, 8.0], delta=0.5)
     0.333...
     """
-    tensors = [v for v in (y, yhat) if isinstance(v, Tensor)]
-    y, yhat = as_tensor(y, "y"), as_tensor(yhat, "yhat")
+    as_tensors = isinstance(y, Tensor) or isinstance(yhat, Tensor)
+    x, y, yhat = as_rows(x), as_tensor(y, "y"), as_tensor(yhat, "yhat")
     if len(y) != len(x):
         raise ValueError(f"x has {len(x)} rows and y has {len(y)}; they must be pairs.")
-    if tensors:
-        y, yhat = y.to(tensors[-1]), yhat.to(tensors[-1])
-    elif y.dtype != yhat.dtype:
-        y, yhat = y.double(), yhat.double()
-    loss = Objective(y, Neighborhoods.within(x, delta, norm))(yhat)
-    return loss if tensors else float(loss)
+    dtype = torch.promote_types(y.dtype, yhat.dtype)
+    y, yhat = y.to(yhat.device, dtype), yhat.to(dtype)
+    hoods = Neighborhoods.within(x, delta, norm)
+    if y.requires_grad:
+        if y.ndim == 1:
+            y, yhat = y[:, None], yhat[:, None]
+        values = w2_squared(y, yhat, hoods).view(hoods.n_balls, -1).mean(1)
+        return values @ (hoods.weights / hoods.weights.sum()).to(values)
+    loss = Objective(y, hoods)(yhat)
+    return loss if as_tensors else float(loss)
+
+
+def _check_flag(value: Any, name: str) -> None:
+    if not isinstance(value, bool):
+        raise ValueError(f"{name}={value!r} must be True or False.")

@@ -27,7 +27,9 @@ class WeightedMSE(Problem):
         """The weighted squared differences, averaged over draws."""
         gap = yhat - self.y
         slope = gap * (2 / len(yhat) * self._per_row)[:, None]
-        return gap.square().sum(3).mean(0) @ self._per_row, slope
+        # Sums over many rows in float64: a large ball would lose float32's digits.
+        total = gap.double().square().sum(3).mean(0) @ self._per_row.double()
+        return total.to(yhat), slope
 
 
 @final
@@ -51,32 +53,38 @@ class WeightedMeanVar(Problem):
 
     @cached_property
     def _sizes(self) -> Tensor:
-        return self.hoods.sizes.to(self.y)
+        return self.hoods.sizes.to(self.y.device).double()
 
     @cached_property
-    def _observed(self) -> Tensor:
-        return self._variances(self.y)[0]
+    def _observed(self) -> list[Tensor]:
+        return [self._variances(y)[0] for y in self.y]
 
     def _variances(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        """(..., N, d) to (..., n_balls), and the deviations (..., edges, d) they come from.
+        """Of (N, d) in every ball, (n_balls,), and the deviations (edges, d) they come from, in float64.
 
         Deviations rather than raw squares, which would lose the digits of a small variance.
         """
-        edges = values.index_select(-2, self._rows)
-        deviations = edges - (self._sums(edges) / self._sizes[:, None]).index_select(-2, self._ball)
-        total = self._sums(deviations.square()).sum(-1)
+        edges = values.double().index_select(0, self._rows)
+        deviations = edges - (self._sums(edges) / self._sizes[:, None]).index_select(0, self._ball)
+        total = self._sums(deviations.square()).sum(1)
         return total if self.summed else total / self._sizes, deviations
 
     def _sums(self, edges: Tensor) -> Tensor:
-        shape = (*edges.shape[:-2], len(self._sizes), edges.shape[-1])
-        return edges.new_zeros(shape).index_add_(-2, self._ball, edges)
+        return edges.new_zeros((len(self._sizes), edges.shape[1])).index_add_(0, self._ball, edges)
 
     def solve(self, yhat: Tensor) -> tuple[Tensor, Tensor]:
-        """The sign of each ball's difference decides which way its deviations are pulled."""
+        """The sign of each ball's difference decides which way its deviations are pulled.
+
+        One draw and one batch entry at a time: the deviations of all edges are the memory of a step.
+        """
         totals, slope = self._mse.solve(yhat)
-        variances, deviations = self._variances(yhat)
-        excess = variances - self._observed
-        share = self.weights if self.summed else self.weights / self._sizes
-        pull = (2 / len(yhat) * share * excess.sign()).index_select(-1, self._ball)
-        slope = slope.index_add(2, self._rows, deviations * pull[..., None])
-        return totals + excess.abs().mean(0) @ self.weights, slope
+        weights = self.weights.double() / len(yhat)
+        share = weights if self.summed else weights / self._sizes
+        for draw in range(yhat.shape[0]):
+            for batch, observed in enumerate(self._observed):
+                variances, deviations = self._variances(yhat[draw, batch])
+                excess = variances - observed
+                totals[batch] += (excess.abs() @ weights).to(totals)
+                pull = (2 * share * excess.sign()).index_select(0, self._ball)
+                slope[draw, batch].index_add_(0, self._rows, (deviations * pull[:, None]).to(slope))
+        return totals, slope

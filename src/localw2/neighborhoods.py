@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from localw2._validation import Array, as_rows, check_count, check_radius, seed_of
-from localw2.norms import Euclidean, Norm
+from localw2.norms import Norm, check_norm
 from localw2.search import (
     Balls,
     BallSearch,
@@ -23,6 +23,11 @@ from localw2.search import (
 )
 
 T = TypeVar("T")
+
+# Edges compared at a time when balls with equal hashes are checked for equality.
+MERGE_EDGES = 1 << 22
+# Rows that a lazy graph looks at to see whether its balls are all singletons.
+PROBED_ROWS = 1000
 
 
 @dataclass(frozen=True)
@@ -42,8 +47,8 @@ class Neighborhoods:
     the weighted mean over the kept balls, :math:`\sum_b w_b v_b / \sum_b w_b`: with nothing dropped this
     is the paper's :math:`\frac1N\sum_i`.
 
-    Memory: 4 bytes an edge (8 beyond 2^31 rows); up to three times that, plus one search chunk of about
-    200 MB, while building. ``LazyNeighborhoods`` never holds all edges.
+    Memory: 4 bytes an edge (8 beyond 2^31 rows); up to three times that, plus about 300 MB for a chunk of
+    the search, while building (``make bench-neighbors``). ``LazyNeighborhoods`` never holds all edges.
 
     >>> hoods = Neighborhoods.within([0.0, 0.1, 0.2, 0.9], delta=0.1)
     >>> hoods
@@ -55,7 +60,7 @@ class Neighborhoods:
     """
 
     def __init__(self, balls: Balls, n_rows: int, weights: Array, ball_of_row: Array) -> None:
-        self._balls = balls
+        self.balls = balls
         self.n_rows = n_rows
         self.indptr = torch.from_numpy(np.concatenate([[0], np.cumsum(balls.sizes)]).astype(np.int64))
         self.rows = torch.from_numpy(balls.rows)
@@ -78,16 +83,17 @@ class Neighborhoods:
 
         The comparison allows for the rounding of x (1e-9 to 1e-3 of delta), so that a grid of step
         delta gives every inner row its two neighbours. ``min_size`` drops smaller balls; ``max_size``
-        thins larger ones at random, always keeping the centre.
+        thins larger ones at random, always keeping the centre (full balls are still gone through, once for
+        each distinct x).
 
         >>> Neighborhoods.within(np.arange(10) / 10, delta=0.1).sizes
         tensor([2, 3, 3, 3, 3, 3, 3, 3, 3, 2])
         """
         radius = check_radius(delta)
-        search = radius_search(x, radius, norm or Euclidean(), *_limits(min_size, max_size, random_state))
+        search = radius_search(x, radius, check_norm(norm), *_limits(min_size, max_size, random_state))
         hoods = _assemble(search, min_size)
         if min_size == 1:
-            _warn_of_singletons(hoods, f"delta={radius:.6g}")
+            _warn_of_singletons(hoods.n_singletons, hoods.n_rows, f"delta={radius:.6g}", stacklevel=3)
         return hoods
 
     @classmethod
@@ -100,7 +106,9 @@ class Neighborhoods:
         max_size: int | None = None,
         random_state: Any = None,
     ) -> Neighborhoods:
-        """Adaptive balls: ball i holds the k rows nearest to row i, i included (ties at the edge are cut).
+        """Adaptive balls: ball i holds the k rows nearest to row i, i included.
+
+        Where more rows than are wanted share an x, ``random_state`` chooses which, so that all of them serve.
 
         >>> Neighborhoods.nearest([0.0, 1.0, 3.0, 7.0], k=2).rows.reshape(-1, 2)
         tensor([[0, 1],
@@ -109,10 +117,10 @@ class Neighborhoods:
         """
         rows = as_rows(x)
         k = _check_k(k, len(rows))
-        search = nearest_search(rows, k, norm or Euclidean(), *_limits(min_size, max_size, random_state))
+        search = nearest_search(rows, k, check_norm(norm), *_limits(min_size, max_size, random_state))
         hoods = _assemble(search, min_size)
         if min_size == 1:
-            _warn_of_singletons(hoods, f"k={k}")
+            _warn_of_singletons(hoods.n_singletons, hoods.n_rows, f"k={k}", stacklevel=3)
         return hoods
 
     @classmethod
@@ -143,6 +151,11 @@ class Neighborhoods:
         return len(self.sizes)
 
     @property
+    def n_singletons(self) -> int:
+        """Number of rows that are alone in their ball."""
+        return int(self.weights[self.sizes == 1].sum())
+
+    @property
     def n_edges(self) -> int:
         """Number of (ball, row) pairs stored."""
         return len(self.rows)
@@ -163,7 +176,7 @@ class Neighborhoods:
         (tensor([0, 1, 3]), tensor([2, 1]))
         """
         chosen = _check_balls(balls, self.n_balls)
-        rows, local = _compact(self._balls.take(chosen))
+        rows, local = _compact(self.balls.take(chosen))
         place = np.full(self.n_balls + 1, -1)
         place[chosen] = np.arange(len(chosen))
         own = place[self.ball_of_row.numpy()[rows]]
@@ -181,15 +194,15 @@ class Neighborhoods:
             )
         place = np.append(np.where(kept, np.cumsum(kept) - 1, -1), -1)
         own = place[self.ball_of_row.numpy()]
-        return Neighborhoods(self._balls.take(kept), self.n_rows, self.weights.numpy()[kept], own)
+        return Neighborhoods(self.balls.take(kept), self.n_rows, self.weights.numpy()[kept], own)
 
     def buckets(self, growth: float, max_elements: int | None = None) -> list[Bucket]:
         """The balls in rectangular groups of like size, padded: at most ``growth`` times wider than a ball.
 
         ``max_elements`` bounds rows x width of a group (one ball may exceed it alone).
         """
-        order = np.argsort(self._balls.sizes, kind="stable")[::-1]
-        sizes, starts = self._balls.sizes[order], self._balls.starts[order]
+        order = np.argsort(self.balls.sizes, kind="stable")[::-1]
+        sizes, starts = self.balls.sizes[order], self.balls.starts[order]
         found, low = [], 0
         while low < len(order):
             width = int(sizes[low])
@@ -199,7 +212,7 @@ class Neighborhoods:
             place = np.arange(width)
             inside = place < sizes[low:high, None]
             at = np.where(inside, starts[low:high, None] + place, 0)
-            rows = np.where(inside, self._balls.rows[at], self.n_rows)
+            rows = np.where(inside, self.balls.rows[at], self.n_rows)
             found.append(Bucket(torch.from_numpy(order[low:high].copy()), torch.from_numpy(rows)))
             low = high
         return found
@@ -243,12 +256,25 @@ class LazyNeighborhoods:
         self.n_rows = search.n_rows
         self._centres = np.arange(self.n_rows)
         if min_size > 1:
-            self._centres = np.flatnonzero(search.sizes() >= min_size)
+            self._centres = np.flatnonzero(search.sizes(self._centres) >= min_size)
             if len(self._centres) == 0:
                 raise ValueError(f"no ball has {min_size} rows. Take a larger delta, or nearest(x, k).")
         self.ball_of_row = torch.full((self.n_rows,), -1)
         self.ball_of_row[torch.from_numpy(self._centres)] = torch.arange(len(self._centres))
         self.weights = torch.ones(len(self._centres), dtype=torch.float64)
+
+    def _warned(self, min_size: int, setting: str) -> LazyNeighborhoods:
+        """Tell of singletons from a look at some rows: counting all would cost a pass over the data."""
+        probe = np.unique(np.linspace(0, self.n_rows - 1, PROBED_ROWS).astype(np.int64))
+        alone = int((self._search.sizes(probe) == 1).sum())
+        if min_size == 1:
+            _warn_of_singletons(alone, len(probe), setting, stacklevel=4)
+        return self
+
+    def at_least(self, min_size: int) -> LazyNeighborhoods:
+        """Only the balls of at least ``min_size`` rows, from a counting pass that keeps no edges."""
+        kept = LazyNeighborhoods(self._search, min_size)
+        return self if kept.n_balls == self.n_balls else kept
 
     @classmethod
     def within(
@@ -261,8 +287,9 @@ class LazyNeighborhoods:
         random_state: Any = None,
     ) -> LazyNeighborhoods:
         """Closed balls of radius delta, as ``Neighborhoods.within``."""
-        limits = _limits(min_size, max_size, random_state)
-        return cls(radius_search(x, check_radius(delta), norm or Euclidean(), *limits), min_size)
+        radius, limits = check_radius(delta), _limits(min_size, max_size, random_state)
+        lazy = cls(radius_search(x, radius, check_norm(norm), *limits), min_size)
+        return lazy._warned(min_size, f"delta={radius:.6g}")
 
     @classmethod
     def nearest(
@@ -276,8 +303,9 @@ class LazyNeighborhoods:
     ) -> LazyNeighborhoods:
         """The k nearest rows of each row, as ``Neighborhoods.nearest``."""
         rows = as_rows(x)
-        limits = _limits(min_size, max_size, random_state)
-        return cls(nearest_search(rows, _check_k(k, len(rows)), norm or Euclidean(), *limits), min_size)
+        k, limits = _check_k(k, len(rows)), _limits(min_size, max_size, random_state)
+        lazy = cls(nearest_search(rows, k, check_norm(norm), *limits), min_size)
+        return lazy._warned(min_size, f"k={k}")
 
     @property
     def n_balls(self) -> int:
@@ -287,7 +315,7 @@ class LazyNeighborhoods:
     @property
     def sizes(self) -> Tensor:
         """The size of every ball: a counting pass over the data that keeps no edges."""
-        return torch.from_numpy(self._search.sizes()[self._centres].astype(np.int64))
+        return torch.from_numpy(self._search.sizes(self._centres).astype(np.int64))
 
     def block(self, balls: Any) -> tuple[Tensor, Neighborhoods]:
         """The rows that these balls need, and the balls re-indexed to them, as ``Neighborhoods.block``."""
@@ -304,9 +332,8 @@ class LazyNeighborhoods:
 
 def _limits(min_size: int, max_size: int | None, random_state: Any) -> tuple[int | None, int]:
     check_count(min_size, "min_size", 1)
-    if max_size is None:
-        return None, 0
-    check_count(max_size, "max_size", min_size, why="it must not be below min_size")
+    if max_size is not None:
+        check_count(max_size, "max_size", min_size, why="it must not be below min_size")
     return max_size, seed_of(random_state)
 
 
@@ -335,20 +362,37 @@ def _assemble(search: BallSearch, min_size: int) -> Neighborhoods:
     """Every ball of a search, small ones dropped, identical ones merged."""
     n = search.n_rows
     if isinstance(search, RadiusSearch) and search.max_size is None:
-        if search.is_one_ball():
+        if search.is_one_ball:
             return Neighborhoods.whole(n).at_least(min_size)
         # Copies of one x have one ball: search once for each distinct x.
-        _, first, inverse = np.unique(search.embedded, axis=0, return_index=True, return_inverse=True)
-        first = first[inverse.ravel()]
-        centres, ball_of_row = np.unique(first, return_inverse=True)
+        centres, ball_of_row = np.unique(search.leader, return_inverse=True)
     else:
-        centres = ball_of_row = np.arange(n)
-    found = list(search.chunks(centres))
-    balls = Balls(np.concatenate([b.sizes for b in found]), np.concatenate([b.rows for b in found]))
-    del found
+        # Copies side by side, so that a chunk finds their common ball once.
+        centres = np.argsort(search.leader, kind="stable")
+        ball_of_row = np.argsort(centres)
     copies = np.bincount(ball_of_row, minlength=len(centres))
-    merged, ball_of_centre, weights = _merge(balls, copies)
-    return Neighborhoods(merged, n, weights, ball_of_centre[ball_of_row]).at_least(min_size)
+    parts, numbers, weights, done, known = [], [], [], 0, 0
+    for found in search.chunks(centres):
+        # Merging inside each chunk first keeps duplicates from ever being held together.
+        distinct, number, weight = _merge(found, copies[done : done + len(found.sizes)])
+        parts.append(distinct)
+        numbers.append(number + known)
+        weights.append(weight)
+        done, known = done + len(found.sizes), known + len(distinct.sizes)
+    merged, number, weight = _merge(Balls.join(parts), np.concatenate(weights))
+    hoods = Neighborhoods(merged, n, weight, number[np.concatenate(numbers)][ball_of_row])
+    return _in_row_order(hoods).at_least(min_size)
+
+
+def _in_row_order(hoods: Neighborhoods) -> Neighborhoods:
+    """Number the balls by the first row whose own they are."""
+    own = hoods.ball_of_row.numpy()
+    kept, first = np.unique(own, return_index=True)
+    order = kept[np.argsort(first)]
+    if (order == np.arange(len(order))).all():
+        return hoods
+    place = np.argsort(order)
+    return Neighborhoods(hoods.balls.take(order), hoods.n_rows, hoods.weights.numpy()[order], place[own])
 
 
 def _merge(balls: Balls, copies: Array) -> tuple[Balls, Array, Array]:
@@ -359,13 +403,16 @@ def _merge(balls: Balls, copies: Array) -> tuple[Balls, Array, Array]:
     doubtful = np.flatnonzero(leader != np.arange(len(leader)))
     if len(doubtful) == 0:
         return balls, leader, copies
-    # A 64-bit key can collide; the rows themselves decide.
+    # A 64-bit key can collide; the rows themselves decide, a bounded number of edges at a time.
     same = balls.sizes[doubtful] == balls.sizes[leader[doubtful]]
     leader[doubtful[~same]] = doubtful[~same]
     doubtful = doubtful[same]
-    mine, theirs = balls.take(doubtful), balls.take(leader[doubtful])
-    differs = np.add.reduceat((mine.rows != theirs.rows).astype(np.int64), mine.starts) > 0
-    leader[doubtful[differs]] = doubtful[differs]
+    cuts = np.flatnonzero(np.diff(np.cumsum(balls.sizes[doubtful]) // MERGE_EDGES)) + 1
+    for part in np.split(doubtful, cuts):
+        if len(part):
+            mine, theirs = balls.take(part), balls.take(leader[part])
+            differs = np.add.reduceat((mine.rows != theirs.rows).astype(np.int64), mine.starts) > 0
+            leader[part[differs]] = part[differs]
     leads = leader == np.arange(len(leader))
     renumbered = (np.cumsum(leads) - 1)[leader]
     return balls.take(leads), renumbered, np.bincount(renumbered, weights=copies)
@@ -385,12 +432,10 @@ def _keys(balls: Balls) -> Array:
     return keys
 
 
-def _warn_of_singletons(hoods: Neighborhoods, setting: str) -> None:
-    alone = int(hoods.weights[hoods.sizes == 1].sum())
-    if hoods.n_rows > 1 and alone >= 0.9 * hoods.n_rows:
+def _warn_of_singletons(alone: int, rows: int, setting: str, stacklevel: int) -> None:
+    if rows > 1 and alone >= 0.9 * rows:
         warnings.warn(
-            f"{setting} leaves {alone} of {hoods.n_rows} balls with one row, where the loss cannot see "
-            "spread. Take a larger delta or more neighbours: Neighborhoods.nearest(x, 20) gives every "
-            "row 20.",
-            stacklevel=3,
+            f"{setting} leaves {alone} of {rows} balls with one row, where the loss cannot see spread. "
+            "Take a larger delta or more neighbours: Neighborhoods.nearest(x, 20) gives every row 20.",
+            stacklevel=stacklevel,
         )

@@ -29,6 +29,15 @@ class Norm(ABC):
     def _embed(self, rows: Array) -> Array: ...
 
 
+def check_norm(norm: Any) -> Norm:
+    """The norm, or the plain one for None."""
+    if norm is None:
+        return Euclidean()
+    if not isinstance(norm, Norm):
+        raise ValueError(f"norm={norm!r} is not a norm; give Euclidean(), Weighted(...) or Mahalanobis(...).")
+    return norm
+
+
 @final
 @dataclass(frozen=True)
 class Euclidean(Norm):
@@ -78,7 +87,7 @@ class Weighted(Norm):
         outputs = outputs.reshape(len(rows), -1)
         slopes = np.linalg.lstsq(rows - rows.mean(0), outputs - outputs.mean(0), rcond=None)[0]
         weights = np.sqrt((slopes**2).sum(1))
-        if not np.any(weights * np.ptp(rows, axis=0) > 1e-12 * (1 + np.abs(outputs).max())):
+        if not np.any(weights * np.ptp(rows, axis=0) > 1e-12 * np.abs(outputs).max()):
             raise ValueError(
                 "The regression of y on x has no slope, so this norm would put every row in one ball. "
                 "Use Euclidean() or Mahalanobis.from_data(x)."
@@ -129,6 +138,8 @@ class Mahalanobis(Norm):
         rows = as_rows(x).astype(np.float64)
         if len(rows) < 2:
             raise ValueError("one row has no covariance; give at least two.")
+        if not np.ptp(rows, axis=0).any():
+            raise ValueError("x does not vary, so it has no covariance to measure distance by.")
         return cls(np.linalg.pinv(np.atleast_2d(np.cov(rows, rowvar=False)), hermitian=True))
 
     def _embed(self, rows: Array) -> Array:

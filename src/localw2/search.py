@@ -10,6 +10,7 @@ from typing import Any, final
 
 import numpy as np
 import scipy.sparse as sp
+import torch
 from scipy.spatial import cKDTree
 from sklearn.neighbors import KDTree
 
@@ -37,13 +38,18 @@ class Balls:
         if which.dtype == bool:
             return Balls(self.sizes[which], self.rows[np.repeat(which, self.sizes)])
         starts, sizes = self.starts[which], self.sizes[which]
-        return Balls(sizes, self.rows[_ragged_positions(starts, sizes)])
+        return Balls(sizes, self.rows[np.repeat(starts, sizes) + steps(sizes)])
+
+    @classmethod
+    def join(cls, parts: list[Balls]) -> Balls:
+        """The balls of several lists, one after the other."""
+        return cls(np.concatenate([p.sizes for p in parts]), np.concatenate([p.rows for p in parts]))
 
 
-def _ragged_positions(starts: Array, sizes: Array) -> Array:
-    """The positions ``starts[i] .. starts[i] + sizes[i] - 1`` of every i, concatenated."""
-    offsets = starts - (np.cumsum(sizes) - sizes)
-    positions: Array = np.repeat(offsets, sizes) + np.arange(int(sizes.sum()))
+def steps(sizes: Array) -> Array:
+    """0 .. sizes[i] - 1 for every i, concatenated."""
+    ends = np.cumsum(sizes)
+    positions: Array = np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - sizes, sizes)
     return positions
 
 
@@ -52,7 +58,7 @@ class BallSearch(ABC):
     """Finds the ball around given rows of the embedded x (N, p).
 
     ``max_size`` thins larger balls to a random subset that keeps the centre. Which rows stay depends
-    on (seed, centre, row) alone, so a ball is the same in whatever chunk or block it is asked for.
+    on (seed, x, row) alone, so a ball is the same in whatever chunk or block it is asked for.
     """
 
     embedded: Array
@@ -64,27 +70,34 @@ class BallSearch(ABC):
         """Number of rows, which is also the number of possible centres."""
         return len(self.embedded)
 
-    @abstractmethod
-    def _find(self, centres: Array) -> Balls: ...
+    @cached_property
+    def leader(self) -> Array:
+        """The first row with the same x as each row, (N,)."""
+        _, first, inverse = np.unique(self.embedded, axis=0, return_index=True, return_inverse=True)
+        leader: Array = first[inverse.ravel()]
+        return leader
 
     @abstractmethod
-    def sizes(self) -> Array:
-        """The size of every row's ball, without holding the edges."""
-
     def balls(self, centres: Array) -> Balls:
         """The balls around these rows."""
-        found = self._find(centres)
-        return found if self.max_size is None else _thin(found, centres, self.max_size, self.seed)
+
+    @abstractmethod
+    def sizes(self, centres: Array) -> Array:
+        """The sizes of these balls, without holding their edges."""
+
+    @abstractmethod
+    def _work(self, centres: Array) -> Array:
+        """Edges that finding each of these balls goes through."""
 
     def chunks(self, centres: Array) -> Iterator[Balls]:
-        """The balls around these rows, a bounded number of edges at a time."""
-        done, step = 0, 128
-        while done < len(centres):
-            found = self._find(centres[done : done + step])
-            part = centres[done : done + step]
-            yield found if self.max_size is None else _thin(found, part, self.max_size, self.seed)
-            done += step
-            step = max(1, min(4 * step, CHUNK_EDGES // max(1, int(found.sizes.mean()))))
+        """The balls around these rows, a bounded number of edges at a time (one ball may exceed it alone)."""
+        done = np.cumsum(self._work(centres))
+        low = 0
+        while low < len(centres):
+            before = done[low - 1] if low else 0
+            high = max(low + 1, int(np.searchsorted(done, before + CHUNK_EDGES, side="right")))
+            yield self.balls(centres[low:high])
+            low = high
 
 
 @final
@@ -99,49 +112,135 @@ class RadiusSearch(BallSearch):
     def _tree(self) -> Any:
         return KDTree(self.embedded)
 
-    def _find(self, centres: Array) -> Balls:
-        found = self._tree.query_radius(self.embedded[centres], self.radius)
-        sizes = np.fromiter(map(len, found), np.int64, len(found))
-        return _sorted_balls(sizes, np.concatenate(found), self.n_rows)
-
-    def sizes(self) -> Array:
-        """The size of every row's ball, without holding the edges."""
-        counts: Array = self._tree.query_radius(self.embedded, self.radius, count_only=True)
-        return counts if self.max_size is None else np.minimum(counts, self.max_size)
-
+    @cached_property
     def is_one_ball(self) -> bool:
         """Whether the radius surely reaches from every row to every other (the bounding box fits)."""
         return bool(np.linalg.norm(np.ptp(self.embedded, axis=0)) <= self.radius)
+
+    @cached_property
+    def leader(self) -> Array:
+        """A row whose full ball is the row's own: the first with the same x, or row 0 in one large ball."""
+        return np.zeros(self.n_rows, np.int64) if self.is_one_ball else super().leader
+
+    def _counts(self, centres: Array) -> Array:
+        counts: Array = self._tree.query_radius(self.embedded[centres], self.radius, count_only=True)
+        return counts
+
+    def sizes(self, centres: Array) -> Array:
+        """Counted by the tree; copies of one x are counted once."""
+        leaders, inverse = np.unique(self.leader[centres], return_inverse=True)
+        counts = self._counts(leaders)[inverse]
+        return counts if self.max_size is None else np.minimum(counts, self.max_size)
+
+    def _work(self, centres: Array) -> Array:
+        if self.max_size is None:
+            return self.sizes(centres)
+        # Copies share one search; it is charged to the first of them.
+        leaders, first, inverse = np.unique(self.leader[centres], return_index=True, return_inverse=True)
+        counts = self._counts(leaders)
+        work = np.minimum(counts, self.max_size)[inverse]
+        work[first] += counts
+        return work
+
+    def balls(self, centres: Array) -> Balls:
+        """The balls around these rows; full balls are found once for all copies of an x."""
+        leaders, inverse = np.unique(self.leader[centres], return_inverse=True)
+        found = self._tree.query_radius(self.embedded[leaders], self.radius)
+        sizes = np.fromiter(map(len, found), np.int64, len(found))
+        full = _sorted_balls(sizes, np.concatenate(found), self.n_rows)
+        if self.max_size is None or full.sizes.max() <= self.max_size:
+            return full if len(leaders) == len(centres) and _is_range(inverse) else full.take(inverse)
+        return self._thinned(full, leaders, inverse, centres)
+
+    def _thinned(self, full: Balls, leaders: Array, ball: Array, centres: Array) -> Balls:
+        """A random subset of each centre's ball: the rows that follow the centre in a random cyclic order.
+
+        The order belongs to the full ball, so copies of one x take different windows of it, and every row is
+        in as many balls as any other. ``ball`` is the full ball of each centre.
+        """
+        assert self.max_size is not None
+        owner = np.repeat(np.arange(len(leaders)), full.sizes)
+        lottery = mix(
+            mix(leaders[owner].astype(np.uint64) + np.uint64(self.seed)) ^ full.rows.astype(np.uint64)
+        )
+        shuffled = full.rows[np.lexsort((lottery, owner))]
+        place = np.empty(self.n_rows, np.int64)
+        mine = self.leader[shuffled] == leaders[owner]
+        place[shuffled[mine]] = steps(full.sizes)[mine]
+        total = full.sizes[ball]
+        sizes = np.minimum(total, self.max_size)
+        window = (np.repeat(place[centres], sizes) + steps(sizes)) % np.repeat(total, sizes)
+        rows = shuffled[np.repeat(full.starts[ball], sizes) + window]
+        return _sorted_balls(sizes, rows, self.n_rows)
 
 
 @final
 @dataclass(frozen=True)
 class NearestSearch(BallSearch):
-    """The k nearest rows, the row itself always among them."""
+    """The k nearest rows, the row itself always among them; copies of one x are chosen at random."""
 
     k: int
 
+    @property
+    def _kept(self) -> int:
+        return self.k if self.max_size is None else min(self.k, self.max_size)
+
     @cached_property
-    def _tree(self) -> Any:
-        return cKDTree(self.embedded)
+    def _distinct(self) -> tuple[Any, Array, Array, Array, Array]:
+        """A tree of the distinct x; the rows grouped by x in random order, the start and the number of each
+        group, and the place of every row in its group."""
+        leaders, group, count = np.unique(self.leader, return_inverse=True, return_counts=True)
+        rows = np.arange(self.n_rows)
+        members = np.lexsort((mix(rows.astype(np.uint64) + np.uint64(self.seed)), group))
+        start = np.cumsum(count) - count
+        place = np.empty(self.n_rows, np.int64)
+        place[members] = steps(count)
+        return cKDTree(self.embedded[leaders]), members, start, count, place
 
-    def _find(self, centres: Array) -> Balls:
-        rows = self._tree.query(self.embedded[centres], k=self.k, workers=-1)[1].reshape(len(centres), self.k)
-        # More than k copies of one x: the tree may return only the others.
-        missing = ~(rows == centres[:, None]).any(1)
-        rows[missing, -1] = centres[missing]
-        sizes = np.full(len(centres), self.k, np.int64)
-        return Balls(sizes, np.sort(rows, axis=1).astype(_index_type(self.n_rows)).ravel())
+    def sizes(self, centres: Array) -> Array:
+        """The same for every ball."""
+        return np.full(len(centres), self._kept, np.int64)
 
-    def sizes(self) -> Array:
-        """The size of every row's ball: k."""
-        return np.full(self.n_rows, self.k, np.int64)
+    def _work(self, centres: Array) -> Array:
+        return np.full(len(centres), self.k, np.int64)
+
+    def balls(self, centres: Array) -> Balls:
+        """Go out from each centre over distinct x, taking rows of each until there are k.
+
+        Of the x where k is reached only some rows are taken: those that follow, in the random cyclic order
+        of the group, the centre itself or a place that depends on (seed, centre, x).
+        """
+        tree, members, start, count, place = self._distinct
+        n = len(centres)
+        reach = min(self.k, tree.n)
+        _, groups = tree.query(self.embedded[centres], k=reach, workers=torch.get_num_threads())
+        groups = groups.reshape(n, reach)
+        reached = np.cumsum(count[groups], axis=1)
+        wanted = np.clip(self.k - (reached - count[groups]), 0, count[groups])
+        code = centres[:, None].astype(np.uint64) + np.uint64(self.seed)
+        begin = (mix(mix(code) ^ groups.astype(np.uint64)) % count[groups].astype(np.uint64)).astype(np.int64)
+        own = start[groups] + place[centres][:, None]
+        begin = np.where(
+            members[np.minimum(own, self.n_rows - 1)] == centres[:, None], place[centres][:, None], begin
+        )
+        sizes, flat = wanted.ravel(), groups.ravel()
+        window = (np.repeat(begin.ravel(), sizes) + steps(sizes)) % np.repeat(count[flat], sizes)
+        rows = members[np.repeat(start[flat], sizes) + window].reshape(n, self.k)
+        if self._kept < self.k:
+            lottery = mix(mix(code) ^ rows.astype(np.uint64))
+            lottery[rows == centres[:, None]] = 0
+            rows = np.take_along_axis(
+                rows, np.argpartition(lottery, self._kept - 1, axis=1)[:, : self._kept], 1
+            )
+        ascending = np.sort(rows, axis=1).astype(_index_type(self.n_rows))
+        return Balls(np.full(n, self._kept, np.int64), ascending.ravel())
 
 
 def radius_search(x: Any, delta: float, norm: Norm, max_size: int | None, seed: int) -> RadiusSearch:
     """Prepare closed balls of radius delta, a hair wider so that rounding does not split a grid."""
-    embedded = np.ascontiguousarray(norm.embed(as_rows(x)))
-    return RadiusSearch(embedded, max_size, seed, delta * (1 + _tolerance(x, embedded, delta)))
+    rows = as_rows(x)
+    embedded = np.ascontiguousarray(norm.embed(rows))
+    return RadiusSearch(embedded, max_size, seed, delta * (1 + _tolerance(rows, embedded, delta)))
 
 
 def nearest_search(x: Any, k: int, norm: Norm, max_size: int | None, seed: int) -> NearestSearch:
@@ -149,7 +248,7 @@ def nearest_search(x: Any, k: int, norm: Norm, max_size: int | None, seed: int) 
     return NearestSearch(np.ascontiguousarray(norm.embed(as_rows(x))), max_size, seed, k)
 
 
-def _tolerance(x: Any, embedded: Array, delta: float) -> float:
+def _tolerance(rows: Array, embedded: Array, delta: float) -> float:
     """How much wider than delta a ball is, as a fraction: the rounding of x itself, 1e-9 to 1e-3.
 
     The grid 0, .1, .2, ... has neighbours at .1 give or take the rounding of the coordinates, which is
@@ -157,7 +256,7 @@ def _tolerance(x: Any, embedded: Array, delta: float) -> float:
     """
     if delta in (0.0, np.inf):
         return 0.0
-    eps = float(np.finfo(as_rows(x).dtype).eps)
+    eps = float(np.finfo(rows.dtype).eps)
     return float(np.clip(4 * eps * np.abs(embedded).max() / delta, 1e-9, 1e-3))
 
 
@@ -165,28 +264,16 @@ def _index_type(n_rows: int) -> type[np.integer[Any]]:
     return np.int32 if n_rows < 2**31 else np.int64
 
 
+def _is_range(values: Array) -> bool:
+    return bool((values == np.arange(len(values))).all())
+
+
 def _sorted_balls(sizes: Array, rows: Array, n_rows: int) -> Balls:
     indptr = np.concatenate([[0], np.cumsum(sizes)])
-    graph = sp.csr_matrix(
-        (np.ones(len(rows), np.int8), rows.astype(_index_type(n_rows)), indptr), shape=(len(sizes), n_rows)
-    )
+    entries = (np.ones(len(rows), np.int8), rows.astype(_index_type(n_rows)), indptr)
+    graph = sp.csr_matrix(entries, shape=(len(sizes), n_rows))
     graph.sort_indices()
     return Balls(sizes, graph.indices)
-
-
-def _thin(balls: Balls, centres: Array, max_size: int, seed: int) -> Balls:
-    large = balls.sizes > max_size
-    if not large.any():
-        return balls
-    ball = np.repeat(np.arange(len(centres)), balls.sizes)
-    centre = centres[ball].astype(np.uint64)
-    lottery = mix(mix(centre + np.uint64(seed)) ^ balls.rows.astype(np.uint64))
-    lottery[balls.rows == centres[ball]] = 0
-    # Sorting by (ball, lottery) puts each ball's winners first.
-    ranked = np.lexsort((lottery, ball))
-    place = np.arange(len(ball)) - balls.starts[ball]
-    kept = np.sort(ranked[place < max_size])
-    return Balls(np.minimum(balls.sizes, max_size), balls.rows[kept])
 
 
 def mix(values: Array) -> Array:

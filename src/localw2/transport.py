@@ -23,6 +23,9 @@ from localw2.forward_gradient import Problem
 from localw2.neighborhoods import LazyNeighborhoods, Neighborhoods
 from localw2.ordering import Ranking, ordering_for
 
+# Edges times columns (draws, times, slices) that a step holds at a time, 8 bytes each a few times over.
+GROUP_EDGES = 1 << 22
+
 
 def w2_squared(y: Tensor, yhat: Tensor, hoods: Neighborhoods) -> Tensor:
     r"""Squared 2-Wasserstein distance inside each ball (paper, Eq. localw2).
@@ -31,12 +34,21 @@ def w2_squared(y: Tensor, yhat: Tensor, hoods: Neighborhoods) -> Tensor:
 
     ``y`` and ``yhat`` are (N, d), or (N, T, d) with T times (or other batch entries) compared one by
     one. The result has one value per ball, (n_balls,) or (n_balls, T), and can be differentiated once
-    in both arguments.
+    in both arguments. Under ``torch.func`` (vmap, grad) use an ``Objective``.
 
     >>> y = torch.tensor([[0.0], [1.0]])
     >>> w2_squared(y, y.flip(0) + 2, Neighborhoods.whole(2))
     tensor([4.])
     """
+    for name, value in (("y", y), ("yhat", yhat)):
+        if not isinstance(value, Tensor):
+            raise ValueError(
+                f"{name} is {type(value).__name__}; w2_squared takes tensors, local_w2 also arrays."
+            )
+    if not isinstance(hoods, Neighborhoods):
+        raise ValueError(
+            f"hoods is {type(hoods).__name__}; take a block of it, or Neighborhoods.within(...)."
+        )
     y, yhat = as_tensor(y, "y"), as_tensor(yhat, "yhat")
     if y.shape != yhat.shape or y.ndim not in (2, 3):
         raise ValueError(
@@ -44,7 +56,8 @@ def w2_squared(y: Tensor, yhat: Tensor, hoods: Neighborhoods) -> Tensor:
         )
     check_rows(y, hoods)
     check_same_kind(y, yhat)
-    values: Tensor = _BallValues.apply(to_batches(y), to_batches(yhat)[None], hoods)
+    groups = zip(*(to_batches(v).split(_group_size(hoods, 1)) for v in (y, yhat)), strict=True)
+    values = torch.cat([_BallValues.apply(a, b, hoods) for a, b in groups])
     return values[0] if y.ndim == 2 else values.T
 
 
@@ -60,8 +73,14 @@ def check_same_kind(y: Tensor, yhat: Tensor) -> None:
     """Raise unless both tensors have one dtype and one device."""
     if y.dtype != yhat.dtype or y.device != yhat.device:
         raise ValueError(
-            f"y is {y.dtype} on {y.device}, yhat is {yhat.dtype} on {yhat.device}; convert one with .to(...)."
+            f"y is {y.dtype} on {y.device}, yhat is {yhat.dtype} on {yhat.device}; convert one, "
+            "such as torch.as_tensor(y, dtype=torch.float32)."
         )
+
+
+def _group_size(hoods: Neighborhoods, draws: int) -> int:
+    """Batch entries whose edges are held at a time."""
+    return max(1, GROUP_EDGES // (draws * hoods.n_edges))
 
 
 def to_batches(y: Tensor) -> Tensor:
@@ -80,13 +99,14 @@ class Target:
     ordered: tuple[tuple[Tensor, Any], ...]
 
     @classmethod
-    def of(cls, y: Tensor, hoods: Neighborhoods) -> Target:
-        """Prepare outputs for repeated comparison."""
+    def of(cls, y: Tensor, hoods: Neighborhoods, with_y: bool = False) -> Target:
+        """Prepare outputs for repeated comparison; ``with_y`` keeps what a gradient in y needs."""
         if y.shape[2] > 1:
             return cls(y, hoods, None, ())
         engine = ordering_for(hoods, y.device)
         ranking = engine.rank(y[..., 0])
-        return cls(y, hoods, ranking, tuple(engine.gather(i, ranking) for i in range(engine.n_pieces)))
+        ordered = (engine.gather(i, ranking) for i in range(engine.n_pieces))
+        return cls(y, hoods, ranking, tuple((a, places if with_y else None) for a, places in ordered))
 
     def match(self, yhat: Tensor, debiased: bool) -> Match:
         """Find the optimal pairings with simulated outputs (S, B, N, d)."""
@@ -102,14 +122,21 @@ class WeightedW2(Problem):
     debiased: bool
 
     @cached_property
-    def _target(self) -> Target:
-        return Target.of(self.y, self.hoods)
+    def _targets(self) -> list[Target]:
+        """y in groups of batch entries, few enough to bound the memory of a step."""
+        return [Target.of(part, self.hoods) for part in self.y.split(_group_size(self.hoods, 4))]
 
     def solve(self, yhat: Tensor) -> tuple[Tensor, Tensor]:
         """Match, then weigh: the gradient holds the pairing fixed."""
-        match = self._target.match(yhat, self.debiased)
-        values, in_yhat, _ = match.weigh(self.weights.expand(yhat.shape[1], -1))
-        return values @ self.weights, in_yhat
+        totals, grads, low = [], [], 0
+        for target in self._targets:
+            high = low + len(target.y)
+            match = target.match(yhat[:, low:high], self.debiased)
+            values, in_yhat, _ = match.weigh(self.weights.expand(high - low, -1))
+            totals.append(values @ self.weights)
+            grads.append(in_yhat)
+            low = high
+        return (totals[0], grads[0]) if len(totals) == 1 else (torch.cat(totals), torch.cat(grads, 1))
 
 
 @final
@@ -277,11 +304,11 @@ class EdgeIndex:
 
 
 class _BallValues(torch.autograd.Function):
-    """One value per ball, (B, n_balls); keeps the pairing for the backward pass."""
+    """One value per ball, (B, n_balls), for y and yhat (B, N, d); keeps the pairing for the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, y: Tensor, yhat: Tensor, hoods: Neighborhoods) -> Tensor:
-        ctx.match = Target.of(y.detach(), hoods).match(yhat, debiased=False)
+        ctx.match = Target.of(y.detach(), hoods, with_y=True).match(yhat[None], debiased=False)
         values: Tensor = ctx.match.weigh(y.new_zeros(len(y), hoods.n_balls))[0]
         return values
 
@@ -289,4 +316,4 @@ class _BallValues(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor, None]:
         _, in_yhat, in_y = ctx.match.weigh(grad.contiguous(), ctx.needs_input_grad[0])
-        return in_y, in_yhat, None
+        return in_y, in_yhat[0], None
