@@ -1,54 +1,63 @@
-"""The local loss on the paper's nonlinear example: ball sizes, loss, seconds, ratio to the usual loop.
+"""Fit the paper's nonlinear example, print the errors beside the paper's, and write a picture.
 
-y and yhat are two independent samples of the same random model at the same x, so the loss is the floor that
-a perfect fit reaches: it falls as balls grow, because larger samples of one law are closer to each other.
+python examples/demo.py [--rows 1000] [--out demo.png]
 """
 
 from __future__ import annotations
 
+import argparse
 import time
 
 import numpy as np
-import torch
 
-from localw2 import Neighborhoods, Objective
+from localw2 import LocalW2Regressor
 from localw2.datasets import Nonlinear
-from naive import emd2_ball, loop_over_balls
-
-TIMED_BALLS = 20
+from localw2.metrics import draw_errors, mean_error, std_error
+from localw2.plots import band
 
 
 def main() -> None:
-    """Print the table."""
-    truth, n = Nonlinear(), 2000
-    x, y = truth.sample(n, random_state=0)
-    observed = torch.tensor(y)[:, None]
-    simulated = torch.tensor(truth.sample_y(x, np.random.default_rng(1)))[:, None].requires_grad_()
-    emd2_ball(observed[:2], simulated[:2])  # loads the peer before any clock starts
-    print(f"Local squared W2 of the nonlinear example, N = {n}, one value and gradient:\n")
-    print(f"{'delta':>7}{'rows a ball: min, median, max':>32}{'loss':>9}{'ours':>12}{'loop':>12}{'ratio':>9}")
-    for delta in (0.0125, 0.025, 0.05, 0.1, 0.2):
-        hoods = Neighborhoods.within(x, delta)
-        objective = Objective(observed, hoods)
-        loss, times = objective(simulated), []  # the first call prepares what later ones reuse
-        for _ in range(7):
-            start = time.perf_counter()
-            torch.autograd.grad(objective(simulated), simulated)
-            times.append(time.perf_counter() - start)
-        ours = float(np.median(times))
-        balls = hoods.ball_of_row[torch.randperm(n, generator=torch.Generator().manual_seed(0))[:TIMED_BALLS]]
-        start = time.perf_counter()
-        loop_over_balls(observed, simulated, hoods, balls, emd2_ball)
-        loop = (time.perf_counter() - start) * n / TIMED_BALLS
-        sizes = hoods.row_sizes()
-        spread = f"{int(sizes.min())}, {int(sizes.median())}, {int(sizes.max())}"
-        print(
-            f"{delta:7}{spread:>32}{loss.item():9.4f}{ours * 1e3:9.2f} ms{loop:10.2f} s{loop / ours:9.0f}",
-            flush=True,
-        )
-    print(
-        f"\nThe loop solves one transport problem per row (POT): timed on {TIMED_BALLS} rows and scaled up."
+    """Fit, compare with the truth, draw."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--rows", type=int, default=1000, help="rows to learn from (default 1000)")
+    parser.add_argument("--out", default="demo.png", help="where to write the picture (default demo.png)")
+    options = parser.parse_args()
+
+    truth = Nonlinear()
+    x, y = truth.sample(options.rows, random_state=0)
+    print(f"y = w1 (1 - exp(-w2 x)) + 5 with random (w1, w2): {len(x)} rows, one output, x in (-0.5, 0.5)")
+    start = time.perf_counter()
+    model = LocalW2Regressor(random_state=0, verbose=True).fit(x, y)
+    print(f"LocalW2Regressor() fitted in {time.perf_counter() - start:.1f} s\n")
+
+    test = -0.5 + 0.1 * np.arange(11)[:, None]
+    mean, std = model.predict(test, return_std=True)
+    rng = np.random.default_rng(1)
+    observed = truth.sample_y(np.repeat(test, 100, axis=0), rng).reshape(11, 100).T
+    by_draws = draw_errors(observed, model.sample(test, 100, random_state=1))
+    again = draw_errors(observed, truth.sample_y(np.repeat(test, 100, axis=0), rng).reshape(11, 100).T)
+    print(f"{'relative error over 11 test inputs':52}{'mean':>8}{'SD':>8}")
+    print(f"{'ours, against the true moments':52}{mean_error(truth.mean(test), mean):8.3f}", end="")
+    print(f"{std_error(truth.std(test), std):8.3f}")
+    print(f"{'ours, the 100-draw metric of the paper':52}{by_draws[0]:8.3f}{by_draws[1]:8.3f}")
+    print(f"{'the truth itself by that metric (its noise)':52}{again[0]:8.3f}{again[1]:8.3f}")
+    print(f"{'the paper, 50 x 2 ResNet, that metric, mean of 5':52}{0.034:8.3f}{0.106:8.3f}")
+
+    grid = np.linspace(-0.5, 0.5, 101)[:, None]
+    draws = truth.sample_y(np.repeat(grid, 20_000, axis=0), rng).reshape(101, 20_000)
+    lower, upper = np.quantile(draws, [0.05, 0.95], axis=1)
+    ax = band(
+        grid,
+        model.predict(grid),
+        *model.predict_interval(grid),
+        data=(x, y),
+        truth=(truth.mean(grid), lower, upper),
+    )
+    ax.set_title(f"Nonlinear example: {len(x)} rows, default LocalW2Regressor", fontsize=11)
+    ax.figure.savefig(options.out, dpi=150)
+    print(f"\nPicture: {options.out}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,78 @@
+"""A network that adds to a good mean should leave that mean alone: a penalty on the network's own mean."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import final
+
+import numpy as np
+from torch import Tensor
+
+from localw2._validation import Array
+from localw2.forward_gradient import Problem
+from localw2.losses import Discrepancy
+from localw2.neighborhoods import Neighborhoods
+
+MOST = 10.0  # with this strength a tenth of what a ball says about the mean is left
+
+
+@final
+@dataclass(frozen=True)
+class Anchored(Discrepancy):
+    r"""A discrepancy plus ``strength`` times :math:`\frac1N\sum_i \|E\hat f(x_i,\omega)\|^2`.
+
+    The square is estimated without bias by products of independent draws, so it needs S >= 2. A ball whose
+    residuals average to r then moves the network's mean to about r / (1 + strength) only.
+    """
+
+    inner: Discrepancy
+    strength: float
+
+    @property
+    def min_draws(self) -> int:
+        """Two draws give a product whose mean is the squared mean."""
+        return max(2, self.inner.min_draws)
+
+    @property
+    def min_size(self) -> int:
+        """What the discrepancy needs."""
+        return self.inner.min_size
+
+    def bind(self, y: Tensor, hoods: Neighborhoods, weights: Tensor) -> Problem:
+        """The discrepancy's problem with the penalty added."""
+        return _Penalised(y, hoods, weights, self.inner.bind(y, hoods, weights), self.strength)
+
+
+@final
+@dataclass(frozen=True)
+class _Penalised(Problem):
+    inner: Problem
+    strength: float
+
+    def solve(self, yhat: Tensor) -> tuple[Tensor, Tensor]:
+        """Values and gradients of both parts."""
+        values, grads = self.inner.solve(yhat)
+        draws, _, n, d = yhat.shape
+        share = self.strength / (draws * (draws - 1) * n * d)
+        others = yhat.sum(0) - yhat
+        penalty = (yhat * others).sum((0, 2, 3)) * share
+        return values + penalty, grads + others * (2 * share)
+
+    def repeated(self, times: int) -> Problem:
+        """The same problem for several stacked models."""
+        return replace(self, y=self.y.repeat(times, 1, 1), inner=self.inner.repeated(times))
+
+
+def anchor_strength(hoods: Neighborhoods, residuals: Array) -> float:
+    r"""How firmly the network's mean should be held at 0, from residuals (N, d) that have unit spread.
+
+    If nothing of the mean is left, the mean of a ball of k residuals has variance 1/k. What they vary
+    beyond that is signal; James and Stein shrink them by :math:`\gamma = (1 - \text{noise}/\text{total})_+`,
+    which is what a strength of :math:`1/\gamma - 1` does.
+    """
+    sizes, starts = hoods.sizes.numpy(), hoods.indptr.numpy()[:-1]
+    means = np.add.reduceat(residuals[hoods.rows.numpy()], starts, axis=0) / sizes[:, None]
+    weights = hoods.weights.numpy() / hoods.weights.numpy().sum()
+    total, noise = weights @ (means**2).mean(1), weights @ (1 / sizes) * (residuals**2).mean()
+    signal = max(total - noise, 0.0)
+    return float(min(MOST, noise / signal)) if signal > 0 else MOST

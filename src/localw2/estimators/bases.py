@@ -1,0 +1,189 @@
+"""The mean that a regressor is centred on: any scikit-learn regressor, used out of fold, and its choice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.dummy import DummyRegressor
+from sklearn.ensemble import HistGradientBoostingRegressor
+from sklearn.linear_model import RidgeCV
+from sklearn.model_selection import KFold
+from sklearn.multioutput import MultiOutputRegressor
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import PolynomialFeatures, StandardScaler
+
+from localw2._validation import Array
+from localw2.neighborhoods import Neighborhoods
+
+SPREAD_FLOOR = 0.1  # of the overall spread: rows without noise must not outweigh all others
+_ALPHAS = tuple(float(alpha) for alpha in np.logspace(-6, 3, 19))
+_MOST_COLUMNS = {2: 20, 3: 4}  # degree -> columns of x up to which the polynomial is a candidate
+
+
+@final
+@dataclass(frozen=True)
+class FoldedMean:
+    r"""A mean :math:`m_f(x) = a + \lambda\, g_f(x)`, with one regressor :math:`g_f` for each fold f.
+
+    ``out_of_fold`` (N, d) holds, for every training row, the value of the regressor that has not seen it.
+    ``slope`` (:math:`\lambda`, between 0 and 1) and ``intercept`` (a) come from the regression of y on the
+    out-of-fold values: a regressor that finds only noise gets slope 0, so it cannot inflate the spread.
+    """
+
+    name: str
+    models: tuple[Any, ...]
+    intercept: Array
+    slope: Array
+    out_of_fold: Array
+
+    def predict_each(self, x: Array) -> Array:
+        """Every fold's mean at x, (folds, N, d)."""
+        return predict_each(self.models, self.intercept, self.slope, x)
+
+
+def predict_each(models: Any, intercept: Array, slope: Array, x: Array) -> Array:
+    """Each fold model's mean, corrected by slope and intercept, (folds, N, d); (1, N, d) without models."""
+    if len(models) == 0:
+        return np.broadcast_to(intercept, (1, len(x), len(intercept)))
+    values = np.stack([_columns(model.predict(x), len(intercept)) for model in models])
+    means: Array = intercept + slope * values
+    return means
+
+
+def candidates(n: int, p: int, d: int, seed: int) -> dict[str, Any]:
+    """What ``base="auto"`` chooses from, for n training rows, p columns and d outputs.
+
+    >>> list(candidates(1000, 3, 1, 0)), list(candidates(1000, 30, 1, 0)), list(candidates(4, 1, 1, 0))
+    (['ridge', 'ridge of degree 2', 'ridge of degree 3', 'boosting'], ['ridge', 'boosting'], ['mean'])
+    """
+    if n < 6:
+        return {"mean": DummyRegressor()}
+    found: dict[str, Any] = {"ridge": make_pipeline(StandardScaler(), RidgeCV(_ALPHAS))}
+    for degree, most in _MOST_COLUMNS.items():
+        if p <= most and n >= 10 * degree:
+            powers = PolynomialFeatures(degree, include_bias=False)
+            found[f"ridge of degree {degree}"] = make_pipeline(
+                StandardScaler(), powers, StandardScaler(), RidgeCV(_ALPHAS)
+            )
+    if n >= 60:
+        trees = HistGradientBoostingRegressor(random_state=seed)
+        found["boosting"] = trees if d == 1 else MultiOutputRegressor(trees)
+    return found
+
+
+def local_spread(hoods: Neighborhoods, residuals: Array, rows: Array | None = None) -> Array:
+    """The size of the residuals (N, d) around every row: their mean absolute value in its ball, (N,).
+
+    Outputs are put on one scale first. ``rows`` (a mask) restricts the mean to those rows. Values are
+    relative to the overall spread and at least ``SPREAD_FLOOR``; without any spread they are all 1.
+    """
+    seen = np.ones(len(residuals), bool) if rows is None else rows
+    overall = np.sqrt((residuals[seen] ** 2).mean(0))
+    if not overall.any():
+        return np.ones(len(residuals))
+    size = np.sqrt(((residuals / np.where(overall > 0, overall, 1.0)) ** 2).mean(1))
+    indices, starts = hoods.rows.numpy(), hoods.indptr.numpy()[:-1]
+    total = np.add.reduceat((size * seen)[indices], starts)
+    count = np.add.reduceat(seen[indices].astype(float), starts)
+    means = np.where(count > 0, total / np.maximum(count, 1.0), size[seen].mean())
+    spread: Array = np.maximum(means[hoods.ball_of_row.numpy()], SPREAD_FLOOR)
+    return spread
+
+
+def fold_base(base: Any, x: Array, y: Array, hoods: Neighborhoods, n_folds: int, seed: int) -> FoldedMean:
+    """Fit a base regressor fold by fold, or choose one: ``base`` is "auto" or a scikit-learn regressor.
+
+    "auto" takes the candidate with the smallest out-of-fold squared error, each row weighted by its inverse
+    local variance, and fits it once more with those weights if that makes the error smaller still.
+    ``hoods`` says what "local" is.
+    """
+    folds = list(KFold(min(n_folds, len(x)), shuffle=True, random_state=seed).split(x))
+    if base != "auto":
+        fits = [_Folded("given", seeded(clone(base), seed), x, y, folds)]
+    else:
+        fewest = min(len(train) for train, _ in folds)
+        options = candidates(fewest, x.shape[1], y.shape[1], seed)
+        fits = [_Folded(name, model, x, y, folds) for name, model in options.items()]
+    scale = np.where(y.std(0) > 0, y.std(0), 1.0)
+    rough = min(fits, key=lambda fit: float((((y - fit.out_of_fold) / scale) ** 2).mean()))
+    weights = 1 / local_spread(hoods, y - rough.out_of_fold)[:, None] ** 2
+
+    def error(fit: _Folded) -> float:
+        return float((weights * ((y - fit.out_of_fold) / scale) ** 2).mean())
+
+    best = min(fits, key=error)
+    if base == "auto":
+        best = min(best, best.reweighted(x, y, folds, hoods), key=error)
+    intercept, slope = _calibrate(y, best.out_of_fold, weights)
+    out_of_fold = intercept + slope * best.out_of_fold
+    return FoldedMean(best.name, tuple(best.models), intercept, slope, out_of_fold)
+
+
+def seeded(estimator: Any, seed: int) -> Any:
+    """The estimator with every ``random_state`` that was left at None set, so that a fit can be repeated."""
+    loose = [
+        name
+        for name, value in estimator.get_params(deep=True).items()
+        if name.rpartition("__")[2] == "random_state" and value is None
+    ]
+    return estimator.set_params(**dict.fromkeys(loose, seed % 2**31))
+
+
+class _Folded:
+    """A regressor fitted once for each fold on the other rows."""
+
+    def __init__(
+        self,
+        name: str,
+        regressor: Any,
+        x: Array,
+        y: Array,
+        folds: list[tuple[Array, Array]],
+        weigh: Callable[[int], Array] | None = None,
+    ) -> None:
+        self.name, self.regressor = name, regressor
+        self.models: list[Any] = []
+        self.out_of_fold = np.empty_like(y)
+        target = y[:, 0] if y.shape[1] == 1 else y
+        for fold, (train, test) in enumerate(folds):
+            weights = {} if weigh is None else {_weight_name(regressor): weigh(fold)[train]}
+            model = clone(regressor).fit(x[train], target[train], **weights)
+            self.out_of_fold[test] = _columns(model.predict(x[test]), y.shape[1])
+            self.models.append(model)
+
+    def reweighted(
+        self, x: Array, y: Array, folds: list[tuple[Array, Array]], hoods: Neighborhoods
+    ) -> _Folded:
+        """The same with rows weighted by inverse local variance, as each fold's training rows show it."""
+
+        def weigh(fold: int) -> Array:
+            seen = np.zeros(len(x), bool)
+            seen[folds[fold][0]] = True
+            residuals = y - _columns(self.models[fold].predict(x), y.shape[1])
+            weights: Array = 1 / local_spread(hoods, residuals, seen) ** 2
+            return weights
+
+        return _Folded(f"weighted {self.name}", self.regressor, x, y, folds, weigh)
+
+
+def _weight_name(regressor: Any) -> str:
+    return f"{regressor.steps[-1][0]}__sample_weight" if isinstance(regressor, Pipeline) else "sample_weight"
+
+
+def _calibrate(y: Array, predicted: Array, weights: Array) -> tuple[Array, Array]:
+    """Weighted least squares of y on its prediction, output by output, with the slope kept in [0, 1]."""
+    weights = weights / weights.sum()
+    y_mean, mean = (weights * y).sum(0), (weights * predicted).sum(0)
+    variance = (weights * (predicted - mean) ** 2).sum(0)
+    together = (weights * (predicted - mean) * (y - y_mean)).sum(0)
+    slope = np.clip(together / np.where(variance > 0, variance, 1.0), 0.0, 1.0)
+    return y_mean - slope * mean, slope
+
+
+def _columns(values: Any, d: int) -> Array:
+    columns: Array = np.asarray(values, dtype=np.float64).reshape(-1, d)
+    return columns

@@ -1,0 +1,36 @@
+"""Fitted estimators to and from one file each, without pickle."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from localw2.estimators.coefficients import RandomCoefficientRegressor
+from localw2.estimators.regression import LocalW2Regressor
+from localw2.persistence import read, write
+
+_KINDS: dict[str, Any] = {c.__name__: c for c in (LocalW2Regressor, RandomCoefficientRegressor)}
+
+
+def save(estimator: Any, path: Any) -> None:
+    """Write a fitted estimator to one file, atomically: an old file stays whole until the new one is.
+
+    >>> import tempfile, pathlib, numpy as np
+    >>> x = np.linspace(0, 1, 50)[:, None]
+    >>> model = RandomCoefficientRegressor(method="ml").fit(x, x[:, 0] * np.linspace(1, 2, 50))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(model, pathlib.Path(folder) / "model.localw2")
+    ...     loaded = load(pathlib.Path(folder) / "model.localw2")
+    >>> bool((loaded.predict(x) == model.predict(x)).all())
+    True
+    """
+    if type(estimator).__name__ not in _KINDS or not hasattr(estimator, "to_stored"):
+        raise ValueError(f"{type(estimator).__name__} is not an estimator of localw2; save one of {list(_KINDS)}.")
+    write(path, estimator.to_stored())
+
+
+def load(path: Any) -> Any:
+    """Read an estimator that ``save`` wrote. Nothing in the file is ever run."""
+    stored = read(path)
+    if stored.kind not in _KINDS:
+        raise ValueError(f"{path} holds a {stored.kind}, not an estimator; known are {', '.join(_KINDS)}.")
+    return _KINDS[stored.kind].from_stored(stored)

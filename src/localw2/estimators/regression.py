@@ -1,0 +1,373 @@
+"""``LocalW2Regressor``: the whole distribution of y at every x, with scikit-learn's conventions."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self, final
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils import Tags
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from localw2._validation import Array, check_count, check_radius
+from localw2.estimators.anchoring import Anchored, anchor_strength
+from localw2.estimators.bases import FoldedMean, fold_base, local_spread, predict_each
+from localw2.estimators.integration import balanced_draws
+from localw2.estimators.settings import device_of, discrepancy_of, fingerprint, fresh_seed
+from localw2.estimators.storing import restore_regressor, store_regressor
+from localw2.losses import Objective
+from localw2.models.network import RandomMLP
+from localw2.neighborhoods import Neighborhoods
+from localw2.norms import Euclidean, Norm
+from localw2.persistence import Stored, check_storable
+from localw2.training import Fit, FitConfig, train
+
+PREDICTION_DRAWS = 2000  # draws that predict and predict_quantiles integrate over
+_INTEGRATED = 1 << 15  # draws times rows at a time: what stays in the cache is fastest
+SCALE_FLOOR = 0.3  # of the overall spread, where the loss divides residuals by their local spread
+
+
+@final
+class LocalW2Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+    r"""Regression that returns distributions: a mean plus a random network, fitted by the local W2 loss.
+
+    .. math:: \hat y = m(x) + \hat f(x, \hat\omega)
+
+    The default is debiased and centred: m is a scikit-learn regressor used out of fold, and the
+    network :math:`\hat f` learns the law of what m leaves. ``LocalW2Regressor(base=None, debiased=False,
+    delta=0.1, standardize=False)`` is the paper's method exactly as printed, on x and y as they are.
+
+    Parameters
+    ----------
+    base : "auto", None or a scikit-learn regressor
+        The mean m. "auto" chooses by cross-validation, with rows weighted by inverse local variance, from
+        ridge regression, polynomial ridge (degree 2 up to 20 columns, degree 3 up to 4) and histogram
+        gradient boosting. A regressor of yours is cloned and fitted as it is; None means no mean.
+    delta : "auto" or float
+        A number is the radius of the balls in the units of X. "auto" takes the nearest rows of each row on
+        standardised X: ``min(150, max(2, N // 5))`` with a base, about ``sqrt(N)`` without, where the slope
+        of the mean would otherwise pass for spread.
+    norm : "auto" or Norm
+        The norm that balls are measured in. A ``Norm`` applies to X as given; "auto" is Euclidean, on X as
+        given where delta is a number and on standardised X where it is "auto".
+    discrepancy : {"w2", "sliced", "mmd", "energy", "mse", "meanvar"} or Discrepancy
+        "w2" is the squared W2 for one output. For several it is the sliced W2 if debiased, because
+        debiased W2 is not minimised by the truth on few rows, and the exact assignment if not.
+    debiased : bool
+        Remove the shrinking of the spread by finite balls ("w2" and "sliced" only).
+    width, depth, residual, activation
+        The network, see ``RandomMLP``.
+    n_draws : int
+        Draws of the network at every row in a step of training.
+    n_folds : int
+        Folds of the base regressor. All fold models are kept; a draw uses one of them at random.
+    standardize : bool
+        Train the network on standardised X and on outputs divided by the spread of their residuals.
+    max_epochs, learning_rate, weight_decay, batch_balls
+        Training, see ``FitConfig``; ``batch_balls=None`` takes all balls in a step.
+    checkpoint : path or None
+        A file to continue from: a fit that was killed resumes when ``fit`` is called again with the same data
+        and settings. It is removed when the fit is done. With ``random_state=None`` the
+        random numbers then follow from data and settings, so that the second call finds the first.
+    device : str
+        Where the network is trained; "auto" takes a GPU if there is one.
+    random_state : None, int, RandomState or Generator
+        With an int two fits of the same data are equal bit for bit (same machine and thread count).
+    verbose : bool
+        Show a progress bar.
+
+    Attributes
+    ----------
+    base_models_ : the fitted base regressor of every fold, () without a base.
+    base_name_ : which base was chosen; "given" or "none".
+    base_slope_, base_intercept_ : (d,), m is ``base_intercept_ + base_slope_ * base``: the regression of y
+        on the out-of-fold predictions. A base that finds only noise gets slope 0.
+    model_ : the trained ``RandomMLP`` in float64.
+    fit_ : the ``Fit``: history, settings and why training stopped.
+    n_features_in_, feature_names_in_, n_outputs_ : as in scikit-learn.
+
+    Examples
+    --------
+    >>> from localw2.datasets import Nonlinear
+    >>> x, y = Nonlinear().sample(300, random_state=0)
+    >>> model = LocalW2Regressor(max_epochs=100, width=20, random_state=0).fit(x, y)
+    >>> model.predict([[0.4]]).round(), model.sample([[0.4], [-0.4]], n_samples=5).shape
+    (array([8.]), (5, 2))
+    >>> lower, upper = model.predict_interval([[0.4]], coverage=0.9)
+    >>> bool(lower < 8.4 < upper)
+    True
+    """
+
+    def __init__(
+        self,
+        base: Any = "auto",
+        delta: Any = "auto",
+        norm: Any = "auto",
+        discrepancy: Any = "w2",
+        debiased: bool = True,
+        width: int = 50,
+        depth: int = 2,
+        residual: bool = True,
+        activation: str = "relu",
+        n_draws: int = 4,
+        n_folds: int = 10,
+        standardize: bool = True,
+        max_epochs: int = 400,
+        learning_rate: float = 0.02,
+        weight_decay: float = 0.005,
+        batch_balls: int | None = None,
+        checkpoint: Any = None,
+        device: str = "auto",
+        random_state: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        self.base = base
+        self.delta = delta
+        self.norm = norm
+        self.discrepancy = discrepancy
+        self.debiased = debiased
+        self.width = width
+        self.depth = depth
+        self.residual = residual
+        self.activation = activation
+        self.n_draws = n_draws
+        self.n_folds = n_folds
+        self.standardize = standardize
+        self.max_epochs = max_epochs
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.batch_balls = batch_balls
+        self.checkpoint = checkpoint
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def __sklearn_tags__(self) -> Tags:
+        """What scikit-learn should know: several outputs are welcome."""
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        tags.target_tags.single_output = True
+        return tags
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Learn the law of y given x from rows X (N, p) and outputs y (N,) or (N, d)."""
+        X, y = validate_data(
+            self, X, y, dtype=np.float64, order="C", multi_output=True, y_numeric=True, ensure_min_samples=2
+        )
+        self._check_settings()
+        outputs = np.asarray(y, dtype=np.float64).reshape(len(X), -1)
+        self._y_ndim, self.n_outputs_ = y.ndim, outputs.shape[1]
+        data = fingerprint(self, X, outputs)
+        seed = fresh_seed(self.random_state, data if self.checkpoint is not None else None)
+        config, device = self._config(seed, data), device_of(self.device)
+        net = RandomMLP(
+            X.shape[1],
+            self.n_outputs_,
+            self.width,
+            self.depth,
+            self.residual,
+            self.activation,
+            generator=torch.Generator().manual_seed(seed),
+        )
+        objective = self._objective(X, outputs, seed, device)
+        inputs = self._inputs(X).to(device, torch.float32)
+        self.fit_: Fit = train(net.to(device), objective, inputs, config)
+        self.model_ = net.cpu().double().eval()
+        self._prediction_seed = seed
+        if self.checkpoint is not None and self.fit_.stopped == "all epochs done":
+            Path(self.checkpoint).unlink(missing_ok=True)
+        return self
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """The mean of y at each row, (N,) or (N, d), and with ``return_std`` its standard deviation.
+
+        An integral over draws of omega common to all rows, from a stored seed: a row's prediction is always
+        the same, whatever rows come with it.
+        """
+        X = self._validated(X)
+        centers = self._centers(X)
+        mean, std = centers.mean(0), centers.var(0)
+        for rows, draws in self._common_draws(X):
+            mean[rows] += draws.mean(0)
+            std[rows] += draws.var(0)
+        return (self._shaped(mean), self._shaped(np.sqrt(std))) if return_std else self._shaped(mean)
+
+    def sample(self, X: Any, n_samples: int = 1, random_state: Any = None) -> Array:
+        """Independent draws of y at every row, (S, N) or (S, N, d); rows of a draw are independent too."""
+        X = self._validated(X)
+        n_samples = check_count(n_samples, "n_samples", 1)
+        rng = np.random.default_rng(fresh_seed(random_state))
+        generator = torch.Generator().manual_seed(int(rng.integers(2**63)))
+        centers = self._centers(X)
+        which = rng.integers(len(centers), size=(n_samples, len(X)))
+        draws = self.model_.sample(self._inputs(X), n_samples, generator).numpy() @ self._y_factor
+        return self._shaped(draws + centers[which, np.arange(len(X))])
+
+    def predict_quantiles(self, X: Any, q: Any = (0.05, 0.5, 0.95)) -> Array:
+        """Quantiles of y at every row, (len(q), N) or (len(q), N, d), output by output.
+
+        From the same common draws as ``predict``; each row's quantiles rise with q.
+        """
+        X = self._validated(X)
+        levels = np.asarray(q, dtype=np.float64)
+        if levels.ndim != 1 or len(levels) == 0 or not bool(((levels >= 0) & (levels <= 1)).all()):
+            raise ValueError(f"q={q!r} must be a list of levels between 0 and 1, such as [0.05, 0.5, 0.95].")
+        centers = self._centers(X)
+        which = np.arange(PREDICTION_DRAWS) % len(centers)
+        quantiles = np.empty((len(levels), len(X), self.n_outputs_))
+        for rows, draws in self._common_draws(X):
+            quantiles[:, rows] = np.quantile(draws + centers[which][:, rows], levels, axis=0)
+        return self._shaped(quantiles)
+
+    def predict_interval(self, X: Any, coverage: float = 0.9) -> tuple[Array, Array]:
+        """The central interval that holds y with probability ``coverage``: its lower and upper ends."""
+        if isinstance(coverage, bool) or not 0 < coverage < 1:
+            raise ValueError(f"coverage={coverage!r} must be a probability between 0 and 1, such as 0.9.")
+        lower, upper = self.predict_quantiles(X, [(1 - coverage) / 2, (1 + coverage) / 2])
+        return lower, upper
+
+    def to_stored(self) -> Stored:
+        """Everything that prediction needs: plain settings, tensors and regressors (see ``persistence``)."""
+        check_is_fitted(self, "model_")
+        return store_regressor(self)
+
+    @classmethod
+    def from_stored(cls, stored: Stored) -> LocalW2Regressor:
+        """The estimator that ``to_stored`` described; its predictions are equal bit for bit."""
+        estimator = cls()
+        restore_regressor(estimator, stored)
+        return estimator
+
+    def _check_settings(self) -> None:
+        check_count(self.n_folds, "n_folds", 2, why="a row needs a base model that has not seen it")
+        if not (self.checkpoint is None or isinstance(self.checkpoint, str | Path)):
+            raise ValueError(f"checkpoint={self.checkpoint!r} is not a path; give a file name, or None.")
+        if not (isinstance(self.norm, Norm) or (isinstance(self.norm, str) and self.norm == "auto")):
+            raise ValueError(f"norm={self.norm!r} is not known; give 'auto' or a Norm, such as Euclidean().")
+        if isinstance(self.delta, str) and self.delta != "auto":
+            raise ValueError(f"delta={self.delta!r} is not known; give 'auto' or a radius, such as 0.1.")
+        if self.base is None or (isinstance(self.base, str) and self.base == "auto"):
+            return
+        if isinstance(self.base, type) or not (hasattr(self.base, "fit") and hasattr(self.base, "predict")):
+            raise ValueError(
+                f"base={self.base!r} is not a regressor; give 'auto', None or an instance such as Ridge()."
+            )
+        try:
+            check_storable(self.base)
+        except ValueError as error:
+            warnings.warn(
+                f"This fit will work but could not be saved: {error} Choose another base if you need save().",
+                stacklevel=3,
+            )
+
+    def _config(self, seed: int, data: str) -> FitConfig:
+        return FitConfig(
+            max_epochs=self.max_epochs,
+            learning_rate=self.learning_rate,
+            weight_decay=self.weight_decay,
+            n_draws=self.n_draws,
+            batch_balls=self.batch_balls,
+            seed=seed,
+            progress=bool(self.verbose),
+            checkpoint=None if self.checkpoint is None else str(self.checkpoint),
+            resume=self.checkpoint is not None,
+            fingerprint=data,
+        )
+
+    def _objective(self, X: Array, y: Array, seed: int, device: torch.device) -> Objective:
+        """The loss on what the base leaves; learns the scales and the base on the way."""
+        self._x_mean, self._x_scale = _moments(X, self.standardize)
+        near, balls = self._balls(X)
+        mean = self._center(X, y, near, seed)
+        self.base_models_, self.base_name_ = mean.models, mean.name
+        self.base_slope_, self.base_intercept_ = mean.slope, mean.intercept
+        residuals = y - mean.out_of_fold
+        self._y_factor, whiten = _factor(residuals, self.standardize)
+        residuals = residuals @ whiten
+        discrepancy = discrepancy_of(self.discrepancy, self.debiased, self.n_outputs_)
+        scale = None
+        if self.base is not None and self.debiased:
+            # Rows weigh alike in the loss, and the network keeps off a mean that is as good as it can be.
+            spread = np.maximum(local_spread(near, residuals), SCALE_FLOOR)
+            scale = np.broadcast_to(spread[:, None], residuals.shape)
+            discrepancy = Anchored(discrepancy, anchor_strength(near, residuals / scale))
+        target = torch.tensor(residuals, dtype=torch.float32, device=device)
+        return Objective(target, balls, discrepancy, scale=scale)
+
+    def _balls(self, X: Array) -> tuple[Neighborhoods, Neighborhoods]:
+        """The nearest rows of each row, which say what "local" means to the base; the balls of the loss."""
+        if isinstance(self.delta, str):
+            near = self._nearest(X)
+            return near, near
+        norm = self.norm if isinstance(self.norm, Norm) else Euclidean()
+        balls = Neighborhoods.within(X, check_radius(self.delta), norm)
+        return balls if self.base is None else self._nearest(X), balls
+
+    def _nearest(self, X: Array) -> Neighborhoods:
+        n = len(X)
+        k = max(2, round(n**0.5)) if self.base is None else min(150, max(2, n // 5))
+        if isinstance(self.norm, Norm):
+            return Neighborhoods.nearest(X, k, self.norm)
+        mean, scale = _moments(X, True)
+        return Neighborhoods.nearest((X - mean) / scale, k)
+
+    def _center(self, X: Array, y: Array, near: Neighborhoods, seed: int) -> FoldedMean:
+        if self.base is not None:
+            return fold_base(self.base, X, y, near, self.n_folds, seed % 2**32)
+        intercept = y.mean(0) if self.standardize else np.zeros(y.shape[1])
+        return FoldedMean("none", (), intercept, np.zeros(y.shape[1]), np.broadcast_to(intercept, y.shape))
+
+    def _validated(self, X: Any) -> Array:
+        check_is_fitted(self, "model_")
+        rows: Array = validate_data(self, X, dtype=np.float64, order="C", reset=False)
+        return rows
+
+    def _inputs(self, X: Array) -> Tensor:
+        return torch.tensor((X - self._x_mean) / self._x_scale, dtype=torch.float64)
+
+    def _centers(self, X: Array) -> Array:
+        return predict_each(self.base_models_, self.base_intercept_, self.base_slope_, X)
+
+    def _common_draws(self, X: Array) -> Iterator[tuple[slice, Array]]:
+        """Draws around the mean with the same omegas for every row, (draws, rows, d), some rows at a time."""
+        inputs = self._inputs(X)
+        step = max(1, _INTEGRATED // PREDICTION_DRAWS)
+        for start in range(0, len(X), step):
+            rows = slice(start, start + step)
+            generator = torch.Generator().manual_seed(self._prediction_seed)
+            draws = balanced_draws(self.model_, inputs[rows], PREDICTION_DRAWS, generator)
+            yield rows, draws.numpy() @ self._y_factor
+
+    def _shaped(self, values: Array) -> Array:
+        return values[..., 0] if self._y_ndim == 1 else values
+
+
+def _moments(X: Array, standardize: bool) -> tuple[Array, Array]:
+    """Mean and scale of each column; constant columns, or all without ``standardize``, keep scale 1."""
+    if not standardize:
+        return np.zeros(X.shape[1]), np.ones(X.shape[1])
+    scale = X.std(0)
+    return X.mean(0), np.where(scale > 0, scale, 1.0)
+
+
+def _factor(residuals: Array, standardize: bool) -> tuple[Array, Array]:
+    """A matrix (d, d) that gives independent unit outputs the spread of the residuals, and its inverse.
+
+    Correlation between outputs is then there from the start: the network, whose output layer has independent
+    weights, would be slow to find it. Directions without any spread are 0 in both.
+    """
+    d = residuals.shape[1]
+    if not standardize:
+        return np.eye(d), np.eye(d)
+    scale = np.sqrt((residuals**2).mean(0))
+    inverse = np.divide(1.0, scale, out=np.zeros(d), where=scale > 0)
+    values, vectors = np.linalg.eigh((residuals * inverse).T @ (residuals * inverse) / len(residuals))
+    values = np.where(values > 1e-10 * values.max(), values, 0.0)
+    roots = np.sqrt(values)
+    inverse_roots = np.divide(1.0, roots, out=np.zeros(d), where=roots > 0)
+    return (vectors * roots) @ vectors.T * scale, inverse[:, None] * ((vectors * inverse_roots) @ vectors.T)

@@ -1,0 +1,150 @@
+"""Between a fitted ``LocalW2Regressor`` and what a model file can hold."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import asdict
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from localw2 import losses, norms
+from localw2.models.network import ACTIVATIONS, RandomMLP
+from localw2.persistence import Stored
+from localw2.training import Fit, FitConfig
+
+KIND = "LocalW2Regressor"
+_OBJECTS: dict[str, type[Any]] = {
+    c.__name__: c
+    for c in (
+        norms.Euclidean, norms.Weighted, norms.Mahalanobis,
+        losses.SquaredW2, losses.SlicedW2, losses.MMD, losses.MSE, losses.MeanVar, losses.EnergyScore,
+    )
+}  # fmt: skip
+_ARRAYS = {
+    "x_mean": "_x_mean",
+    "x_scale": "_x_scale",
+    "y_factor": "_y_factor",
+    "base_slope": "base_slope_",
+    "base_intercept": "base_intercept_",
+}
+
+
+def store_regressor(estimator: Any) -> Stored:
+    """Settings, network, scales and fold models of a fitted regressor."""
+    parameters = estimator.get_params(deep=False)
+    regressors = {f"fold{i:04d}": model for i, model in enumerate(estimator.base_models_)}
+    base = parameters.pop("base")
+    if not (base is None or isinstance(base, str)):
+        regressors["base"], base = base, {"regressor": "base"}
+    fit, names = estimator.fit_, getattr(estimator, "feature_names_in_", None)
+    settings = {
+        "parameters": {"base": base} | {name: _plain(name, value) for name, value in parameters.items()},
+        "feature_names": None if names is None else [str(name) for name in names],
+        "n_features": estimator.n_features_in_,
+        "n_outputs": estimator.n_outputs_,
+        "y_ndim": estimator._y_ndim,
+        "base_name": estimator.base_name_,
+        "seed": estimator._prediction_seed,
+        "fit": {"config": asdict(fit.config), "history": fit.history, "stopped": fit.stopped}
+        | {"best_score": fit.best_score, "best_epoch": fit.best_epoch, "seconds": fit.seconds},
+    }
+    tensors = {f"model.{name}": value for name, value in estimator.model_.state_dict().items()}
+    for name, attribute in _ARRAYS.items():
+        tensors[name] = torch.tensor(getattr(estimator, attribute), dtype=torch.float64)
+    return Stored(KIND, settings, tensors, regressors)
+
+
+def restore_regressor(estimator: Any, stored: Stored) -> None:
+    """Fill a fresh estimator; ValueError if the parts do not fit together."""
+    if stored.kind != KIND:
+        raise ValueError(f"this is a stored {stored.kind}, not a {KIND}; use the class that saved it.")
+    try:
+        _fill(estimator, stored)
+    except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
+        raise ValueError(f"the parts of this stored {KIND} do not fit together: {error!r}.") from error
+
+
+def _fill(estimator: Any, stored: Stored) -> None:
+    settings, regressors = stored.settings, dict(stored.regressors)
+    parameters = {name: _object(value) for name, value in settings["parameters"].items()}
+    if isinstance(parameters["base"], dict):
+        parameters["base"] = regressors.pop("base")
+    estimator.set_params(**parameters)
+    p, d = _count(settings["n_features"]), _count(settings["n_outputs"])
+    estimator.n_features_in_, estimator.n_outputs_, estimator._y_ndim = p, d, settings["y_ndim"]
+    if settings["y_ndim"] not in (1, 2) or (settings["y_ndim"] == 1 and d > 1):
+        raise ValueError(f"y_ndim={settings['y_ndim']!r} does not fit {d} output(s).")
+    names = settings["feature_names"]
+    if names is not None:
+        if len(names) != p or not all(isinstance(name, str) for name in names):
+            raise ValueError(f"there are {len(names)} feature names for {p} feature(s).")
+        estimator.feature_names_in_ = np.array(names, dtype=object)
+    for name, attribute in _ARRAYS.items():
+        shape = (p,) if name.startswith("x_") else (d, d) if name == "y_factor" else (d,)
+        setattr(estimator, attribute, _array(name, stored.tensors[name], *shape))
+    estimator.base_models_ = tuple(regressors[name] for name in sorted(regressors))
+    for model in estimator.base_models_:
+        if getattr(model, "n_features_in_", p) != p:
+            raise ValueError(f"a base model has {model.n_features_in_} feature(s), the network {p}.")
+    estimator.base_name_ = str(settings["base_name"])
+    estimator._prediction_seed = _count(settings["seed"], 0)
+    estimator.model_ = _network(parameters, p, d, stored.tensors)
+    fit = dict(settings["fit"])
+    estimator.fit_ = Fit(estimator.model_, FitConfig(**fit.pop("config")), **fit)
+
+
+def _network(parameters: dict[str, Any], p: int, d: int, tensors: dict[str, Tensor]) -> RandomMLP:
+    width, depth = _count(parameters["width"]), _count(parameters["depth"])
+    state = {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
+    if parameters["activation"] not in ACTIVATIONS or type(parameters["residual"]) is not bool:
+        raise ValueError(f"activation={parameters['activation']!r} or residual is not known.")
+    if len(state) != 3 * (depth + 1):
+        raise ValueError(f"there are {len(state)} parameters for a network of depth {depth}.")
+    # Shapes are compared before a network of the stated size is made: a small file must not ask for memory.
+    sizes = [p, *[width] * depth, d]
+    for i, (n_in, n_out) in enumerate(pairwise(sizes)):
+        for name, shape in (("mean", (n_in, n_out)), ("std", (n_in, n_out)), ("bias", (n_out,))):
+            _array(f"model.layers.{i}.{name}", state[f"layers.{i}.{name}"], *shape)
+    net = RandomMLP(p, d, width, depth, parameters["residual"], parameters["activation"]).double()
+    net.load_state_dict(state)
+    return net.eval()
+
+
+def _plain(name: str, value: Any) -> Any:
+    """A parameter as JSON: our own frozen objects by name and fields, numpy scalars as numbers."""
+    if type(value).__name__ in _OBJECTS and type(value) is _OBJECTS[type(value).__name__]:
+        return {"object": type(value).__name__, "fields": asdict(value)}
+    if isinstance(value, np.generic):
+        return value.item()
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if name == "checkpoint":
+        return str(value)
+    if name != "random_state":
+        warnings.warn(
+            f"{name}={value!r} cannot be stored. Predictions do not need it; a loaded estimator has None.",
+            stacklevel=5,
+        )
+    return None
+
+
+def _object(value: Any) -> Any:
+    if isinstance(value, dict) and "object" in value:
+        return _OBJECTS[value["object"]](**value["fields"])
+    return value
+
+
+def _count(value: Any, low: int = 1) -> int:
+    if type(value) is not int or value < low:
+        raise ValueError(f"{value!r} stands where a whole number >= {low} is expected.")
+    return value
+
+
+def _array(name: str, tensor: Tensor, *shape: int) -> Any:
+    if tuple(tensor.shape) != shape or tensor.dtype != torch.float64 or not bool(tensor.isfinite().all()):
+        raise ValueError(f"{name} is {tensor.dtype} {tuple(tensor.shape)}; expected finite float64 {shape}.")
+    return tensor.numpy().copy()

@@ -1,0 +1,1 @@
+"""Random models yhat = fhat(x, omega): linear, networks, and your own."""
