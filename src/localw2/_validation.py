@@ -26,7 +26,7 @@ def as_array(values: Any, name: str) -> Array:
     if issparse(values):
         raise ValueError(f"{name} is a sparse matrix; give a dense one, such as {name}.toarray().")
     if np.ma.isMaskedArray(values):
-        values = values.astype(np.float64).filled(np.nan)  # a masked value is a missing one
+        values = np.ma.filled(values.astype(np.float64), np.nan)  # a masked value is a missing one
     try:
         array = np.asarray(values)
     except ValueError as error:

@@ -104,7 +104,7 @@ class Neighborhoods:
         norm: Norm | None = None,
         min_size: int = 1,
         max_size: int | None = None,
-        random_state: Any = None,
+        random_state: Any = 0,
     ) -> Neighborhoods:
         """Adaptive balls: ball i holds the k rows nearest to row i, i included.
 
@@ -299,7 +299,7 @@ class LazyNeighborhoods:
         norm: Norm | None = None,
         min_size: int = 1,
         max_size: int | None = None,
-        random_state: Any = None,
+        random_state: Any = 0,
     ) -> LazyNeighborhoods:
         """The k nearest rows of each row, as ``Neighborhoods.nearest``."""
         rows = as_rows(x)

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from numbers import Real
 from pathlib import Path
-from typing import Any, TextIO, final
+from typing import Any, NoReturn, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from localw2._validation import check_count
+from localw2.checkpoints import (
+    Checkpoint,
+    State,
+    all_finite,
+    copied,
+    identify,
+    read_checkpoint,
+    write_checkpoint,
+)
 from localw2.losses import Objective
 from localw2.models.base import RandomMap
 from localw2.neighborhoods import LazyNeighborhoods, Neighborhoods
-from localw2.persistence import Stored, read, write
+from localw2.progress import HistoryFile, progress_bar
 
 # A model and a generator to a score on held-out rows, the lower the better.
 Validate = Callable[[RandomMap, torch.Generator], float]
@@ -146,29 +151,30 @@ def train(
     _check(model, objective, x, config, validate)
     start = time.perf_counter()
     run = _Run(model, objective, x, config, validate)
-    if config.resume and config.checkpoint is not None and Path(config.checkpoint).exists():
-        run.restore(config.checkpoint)
+    run.restore()
     before = run.fit.seconds
-    with _History(config.history, run.fit.history) as history, _progress(config) as show:
+    with (
+        HistoryFile(config.history, run.fit.history) as history,
+        progress_bar(config.progress, config.max_epochs) as show,
+    ):
         try:
             while run.epoch < config.max_epochs and not run.exhausted():
                 entry = run.step()
                 history.append(entry)
-                show(run)
+                show(run.epoch, entry["loss"], run.fit.best_score)
                 if sum(bool(callback(entry)) for callback in callbacks):
                     run.fit.stopped = f"a callback asked for it after epoch {run.epoch}"
                     break
                 run.fit.seconds = before + time.perf_counter() - start
-                if config.checkpoint is not None and run.epoch % config.checkpoint_every == 0:
-                    run.save(config.checkpoint)
+                if run.epoch % config.checkpoint_every == 0:
+                    run.save()
         except KeyboardInterrupt:
             run.roll_back()
             history.rewrite(run.fit.history)
             run.fit.stopped = f"interrupted after epoch {run.epoch}"
     run.check_weights()
     run.fit.seconds = before + time.perf_counter() - start
-    if config.checkpoint is not None:
-        run.save(config.checkpoint)
+    run.save()
     run.finish()
     return run.fit
 
@@ -197,20 +203,6 @@ def _check(
             raise ValueError(f"{name}={str(path)!r}: its folder does not exist; create it before the fit.")
 
 
-@dataclass(frozen=True)
-class _Boundary:
-    """All that the next epoch depends on, as it was between two epochs; never changed in place."""
-
-    epoch: int
-    model: dict[str, Tensor]
-    optimizer: dict[int, dict[str, Tensor]]
-    best: dict[str, Tensor]
-    average: dict[str, Tensor]
-    n_averaged: int
-    best_score: float | None
-    best_epoch: int | None
-
-
 class _Run:
     """A fit under way: live state, and the boundary to fall back to when an epoch is cut short."""
 
@@ -224,25 +216,26 @@ class _Run:
         )
         self.fit = Fit(model, config)
         self.epoch = 0
-        self.best: dict[str, Tensor] = {}
-        self.average: dict[str, Tensor] = {}
+        self.best: State = {}
+        self.average: State = {}
         self.n_averaged = 0
         self.n_draws = max(config.n_draws, objective.discrepancy.min_draws)
         self.boundary = self._boundary()
         self.good = self.boundary.model
 
-    def generator(self, purpose: int) -> torch.Generator:
+    def generator(self, purpose: int, device: torch.device) -> torch.Generator:
         """Random numbers of this epoch: from (seed, epoch, purpose) alone, so nothing needs to be stored."""
         seed = np.random.SeedSequence([self.config.seed, self.epoch, purpose]).generate_state(1, np.uint64)[0]
-        return torch.Generator(device=self.x.device).manual_seed(int(seed >> np.uint64(1)))
+        return torch.Generator(device=device).manual_seed(int(seed >> np.uint64(1)))
 
     def step(self) -> dict[str, Any]:
         """One epoch: every ball once."""
         start = time.perf_counter()
+        rate = self.config.rate(self.epoch)
         for group in self.optimizer.param_groups:
-            group["lr"] = self.config.rate(self.epoch)
+            group["lr"] = rate
         self.model.train()
-        generator = self.generator(0)
+        generator = self.generator(0, self.x.device)
         total, weight = 0.0, 0.0
         for rows, objective, share in self._batches():
             loss = objective(self._simulate(self.x if rows is None else self.x[rows], generator))
@@ -254,11 +247,7 @@ class _Run:
             self.optimizer.step()
             total, weight = total + share * value, weight + share
         self.epoch += 1
-        entry: dict[str, Any] = {
-            "epoch": self.epoch,
-            "loss": total / weight,
-            "rate": self.config.rate(self.epoch - 1),
-        }
+        entry: dict[str, Any] = {"epoch": self.epoch, "loss": total / weight, "rate": rate}
         self._keep_average()
         last = self.epoch == self.config.max_epochs
         if self.validate is not None and (last or self.epoch % self.config.validate_every == 0):
@@ -285,9 +274,7 @@ class _Run:
         if size is None or (size >= n_balls and whole):
             yield None, self.objective, 1.0
             return
-        order = torch.randperm(
-            n_balls, generator=torch.Generator().manual_seed(self.generator(1).initial_seed())
-        )
+        order = torch.randperm(n_balls, generator=self.generator(1, torch.device("cpu")))
         for balls in order.split(size):
             rows, part = self.objective.block(balls.numpy())
             yield rows.to(self.x.device), part, float(part.hoods.weights.sum())
@@ -296,7 +283,7 @@ class _Run:
         if self.config.keep != "average" or self.epoch <= (1 - self.config.averaged) * self.config.max_epochs:
             return
         self.n_averaged += 1
-        state = _copy(self.model.state_dict())
+        state = copied(self.model.state_dict())
         for name, old in self.average.items():
             if old.is_floating_point():  # a buffer that counts is not averaged
                 state[name] = old.lerp(state[name], 1 / self.n_averaged)
@@ -306,12 +293,12 @@ class _Run:
         assert self.validate is not None
         self.model.eval()
         with torch.no_grad():
-            score = float(self.validate(self.model, self.generator(2)))
+            score = float(self.validate(self.model, self.generator(2, self.x.device)))
         if not math.isfinite(score):
             self._give_up(f"the held-out score is {score}", self.epoch)
         if self.fit.best_score is None or score < self.fit.best_score:
             self.fit.best_score, self.fit.best_epoch = score, self.epoch
-            self.best = _copy(self.model.state_dict())
+            self.best = copied(self.model.state_dict())
         return score
 
     def exhausted(self) -> bool:
@@ -334,203 +321,60 @@ class _Run:
 
     def check_weights(self) -> None:
         """Raise if the last step, whose result no loss has seen, spoilt the weights."""
-        if not _all_finite(self.model.state_dict()):
+        if not all_finite(self.model.state_dict()):
             self._give_up("the last step made weights that are not finite,", self.epoch)
 
-    def _give_up(self, what: str, epoch: int) -> None:
+    def _give_up(self, what: str, epoch: int) -> NoReturn:
         kept = f"those of epoch {self.fit.best_epoch}, the best" if self.best else "the last that were finite"
         self.model.load_state_dict(self.best or self.good)
         self.model.eval()
         raise FloatingPointError(
-            f"{what} in epoch {epoch}. Try a smaller learning_rate "
-            f"(it was {self.config.learning_rate}), "
+            f"{what} in epoch {epoch}. Try a smaller learning_rate (it was {self.config.learning_rate}), "
             "scale x and y to about unit variance, or look for extreme values in them. "
             f"The model has weights again, {kept}."
         )
 
-    def _boundary(self) -> _Boundary:
-        state = {index: _copy(values) for index, values in self.optimizer.state_dict()["state"].items()}
-        model, fit = _copy(self.model.state_dict()), self.fit
-        return _Boundary(
-            self.epoch, model, state, self.best, self.average, self.n_averaged, fit.best_score, fit.best_epoch
+    def _boundary(self) -> Checkpoint:
+        state = self.optimizer.state_dict()["state"]
+        return Checkpoint(
+            epoch=self.epoch,
+            model=copied(self.model.state_dict()),
+            optimizer={index: copied(values) for index, values in state.items()},
+            best=self.best,
+            average=self.average,
+            n_averaged=self.n_averaged,
+            best_score=self.fit.best_score,
+            best_epoch=self.fit.best_epoch,
         )
 
     def roll_back(self) -> None:
         """Undo an epoch that was cut short."""
         last = self.boundary
-        self.model.load_state_dict(last.model)
-        # The optimiser's own loading keeps the tensors that it is given and would then change them.
-        state = {index: _copy(values) for index, values in last.optimizer.items()}
-        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
-        self.epoch, self.best, self.average, self.n_averaged = (
-            last.epoch,
-            last.best,
-            last.average,
-            last.n_averaged,
-        )
+        last.put_into(self.model, self.optimizer)
+        self.epoch, self.n_averaged = last.epoch, last.n_averaged
+        self.best, self.average = last.best, last.average
         self.fit.best_score, self.fit.best_epoch = last.best_score, last.best_epoch
         del self.fit.history[last.epoch :]
 
-    def save(self, path: str) -> None:
-        """Write everything that the next epoch depends on, atomically."""
-        last = self.boundary
-        if not _all_finite(last.model):
-            return  # the next epoch will say so; the file keeps the last state of use
-        tensors = {f"model.{name}": value for name, value in last.model.items()}
-        tensors |= {f"best.{name}": value for name, value in last.best.items()}
-        tensors |= {f"average.{name}": value for name, value in last.average.items()}
-        for index, state in last.optimizer.items():
-            tensors |= {f"optimizer.{index}.{name}": value for name, value in state.items()}
-        settings = {
-            "epoch": last.epoch,
-            "n_averaged": last.n_averaged,
-            "best_score": last.best_score,
-            "best_epoch": last.best_epoch,
-            "seconds": self.fit.seconds,
-            "history": self.fit.history[: last.epoch],
-            "identity": self.identity,
-        }
-        write(path, Stored("checkpoint", settings, tensors, {}))
+    def save(self) -> None:
+        """Write the checkpoint, where one is asked for."""
+        path, last = self.config.checkpoint, self.boundary
+        # Of spoilt weights the next epoch will tell; the file keeps the last state of use.
+        if path is not None and all_finite(last.model):
+            write_checkpoint(path, last, self.identity, self.fit.history[: last.epoch], self.fit.seconds)
 
-    def restore(self, path: str) -> None:
-        """Continue from a checkpoint of the same fit."""
-        stored = read(path)
-        if stored.kind != "checkpoint":
-            raise ValueError(
-                f"{path} holds a {stored.kind}, not a checkpoint; name another file to resume from."
-            )
-        groups: dict[str, dict[str, Tensor]] = {"model": {}, "best": {}, "average": {}, "optimizer": {}}
-        for name, value in stored.tensors.items():
-            group, _, rest = name.partition(".")
-            groups.setdefault(group, {})[rest] = value
-        self._check_same(path, stored.settings.get("identity"), groups["model"])
-        optimizer: dict[int, dict[str, Tensor]] = {}
-        for name, value in groups["optimizer"].items():
-            index, _, key = name.partition(".")
-            optimizer.setdefault(int(index), {})[key] = value
-        device = {name: value.device for name, value in self.model.state_dict().items()}
-        best, average = (
-            {name: value.to(device[name]) for name, value in groups[group].items()}
-            for group in ("best", "average")
+    def restore(self) -> None:
+        """Continue from the checkpoint, where that is asked for and there is one."""
+        path = self.config.checkpoint
+        if path is None or not self.config.resume or not Path(path).exists():
+            return
+        self.boundary, self.fit.history, self.fit.seconds = read_checkpoint(
+            path, self.identity, self.model.state_dict()
         )
-        past = stored.settings
-        self.boundary = _Boundary(
-            past["epoch"],
-            groups["model"],
-            optimizer,
-            best,
-            average,
-            past["n_averaged"],
-            past["best_score"],
-            past["best_epoch"],
-        )
-        self.fit.history = list(past["history"])
-        self.fit.seconds = past["seconds"]
         self.roll_back()
-        self.boundary = self._boundary()
         self.good = self.boundary.model
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """What a checkpoint must share with a fit to be of use to it."""
-        # A printed address (of an activation function, say) differs between processes.
-        model = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(self.model))
-        data = _digest(self.x, self.objective)
-        identity: dict[str, Any] = json.loads(json.dumps({**self.config.trajectory(), "data": data}))
-        return {**identity, "model": model}
-
-    def _check_same(self, path: str, theirs: Any, weights: dict[str, Tensor]) -> None:
-        ours, theirs = self.identity, theirs if isinstance(theirs, dict) else {}
-        changed = sorted(name for name in ours if ours[name] != theirs.get(name))
-        if not changed and _kinds(weights) != _kinds(self.model.state_dict()):
-            changed = ["model"]
-        if not changed:
-            return
-        named = [name for name in changed if name not in ("data", "model")]
-        named += ["the model"] * ("model" in changed) + ["the data or the loss"] * ("data" in changed)
-        raise ValueError(
-            f"{path} is the checkpoint of another fit: {', '.join(named)} differ. "
-            "Resume with the same ones, or name another checkpoint file."
-        )
-
-
-def _kinds(state: dict[str, Tensor]) -> dict[str, tuple[Any, ...]]:
-    return {name: (value.dtype, *value.shape) for name, value in state.items()}
-
-
-def _digest(x: Tensor, objective: Objective) -> str:
-    """A hash of the rows, the balls and the loss."""
-    digest = hashlib.sha256()
-    hoods, discrepancy = objective.hoods, objective.discrepancy
-    tensors = [x, objective.y, objective.center, objective.scale]
-    if isinstance(hoods, Neighborhoods):
-        tensors += [hoods.indptr, hoods.rows, hoods.weights]
-    for tensor in tensors:
-        if tensor is not None:
-            digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-            digest.update(tensor.detach().cpu().numpy().tobytes())
-        digest.update(b";")
-    # Another's discrepancy may print its address, so only its name is used.
-    loss = repr(discrepancy) if is_dataclass(discrepancy) else type(discrepancy).__qualname__
-    digest.update(f"{loss};{hoods!r}".encode())
-    return digest.hexdigest()
-
-
-def _copy(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: value.detach().clone() for name, value in state.items()}
-
-
-def _all_finite(state: dict[str, Tensor]) -> bool:
-    return all(bool(torch.isfinite(value).all()) for value in state.values())
-
-
-class _History:
-    """A JSONL file with a line an epoch, flushed as it is written so that other tools can follow it."""
-
-    def __init__(self, path: str | None, past: list[dict[str, Any]]) -> None:
-        self.file: TextIO | None = None
-        if path is not None:
-            self.file = open(path, "w", encoding="utf-8", newline="\n")  # noqa: SIM115 (closed by __exit__)
-            # A resumed fit starts where its checkpoint ended: later lines of the first run are written anew.
-            self.rewrite(past)
-
-    def append(self, *entries: dict[str, Any]) -> None:
-        if self.file is not None:
-            self.file.write("".join(json.dumps(entry) + "\n" for entry in entries))
-            self.file.flush()
-
-    def rewrite(self, entries: list[dict[str, Any]]) -> None:
-        if self.file is not None:
-            self.file.seek(0)
-            self.file.truncate()
-            self.append(*entries)
-
-    def __enter__(self) -> _History:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.file is not None:
-            self.file.close()
-
-
-@contextmanager
-def _progress(config: FitConfig) -> Iterator[Callable[[_Run], None]]:
-    """A bar with loss, score and time left on a terminal; nothing in a pipe."""
-    if not config.progress:
-        yield lambda run: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("fit"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", total=config.max_epochs)
-
-        def show(run: _Run) -> None:
-            text = f"loss {run.fit.history[-1]['loss']:.4g}"
-            if run.fit.best_score is not None:
-                text += f", best score {run.fit.best_score:.4g}"
-            bar.update(task, completed=run.epoch, description=text)
-
-        yield show
+        """What a checkpoint must share with this fit."""
+        return identify(self.model, self.objective, self.x, self.config.trajectory())

@@ -13,7 +13,7 @@ from localw2.forward_gradient import Problem
 from localw2.losses import Discrepancy
 from localw2.neighborhoods import Neighborhoods
 
-MOST = 10.0  # with this strength a tenth of what a ball says about the mean is left
+MOST = 3.0  # a quarter of what a ball says about the mean is left; firmer slows the fit of the spread
 
 
 @final

@@ -15,6 +15,7 @@ from sklearn.model_selection import KFold
 from sklearn.multioutput import MultiOutputRegressor
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import PolynomialFeatures, StandardScaler
+from sklearn.utils import get_tags
 
 from localw2._validation import Array
 from localw2.neighborhoods import Neighborhoods
@@ -103,7 +104,10 @@ def fold_base(base: Any, x: Array, y: Array, hoods: Neighborhoods, n_folds: int,
     """
     folds = list(KFold(min(n_folds, len(x)), shuffle=True, random_state=seed).split(x))
     if base != "auto":
-        fits = [_Folded("given", seeded(clone(base), seed), x, y, folds)]
+        regressor = seeded(clone(base), seed)
+        if y.shape[1] > 1 and not _takes_several_outputs(base):
+            regressor = MultiOutputRegressor(regressor)
+        fits = [_Folded("given", regressor, x, y, folds)]
     else:
         fewest = min(len(train) for train, _ in folds)
         options = candidates(fewest, x.shape[1], y.shape[1], seed)
@@ -168,6 +172,13 @@ class _Folded:
             return weights
 
         return _Folded(f"weighted {self.name}", self.regressor, x, y, folds, weigh)
+
+
+def _takes_several_outputs(regressor: Any) -> bool:
+    try:
+        return bool(get_tags(regressor).target_tags.multi_output)
+    except (AttributeError, TypeError):  # a regressor that only looks like scikit-learn's: let it try
+        return True
 
 
 def _weight_name(regressor: Any) -> str:

@@ -16,11 +16,14 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from localw2._validation import Array, as_array, check_count, check_radius, seed_of
+from localw2.estimators.storing import restore_coefficients, store_coefficients
 from localw2.losses import Objective, SquaredW2
 from localw2.neighborhoods import Neighborhoods
 from localw2.norms import Norm, Weighted
+from localw2.persistence import Stored, write
 
-# Each round takes its center and scale from the one before; a fourth changed no estimate by 1 % of its error.
+# Each round takes its center, scale and balls from the one before; after three, more rounds moved the SDs of
+# the linear example by 2 % of their standard errors.
 ROUNDS = 3
 # The smallest scale of a row, as a share of the residuals' SD: a row that a first fit thinks (nearly) free of
 # noise would otherwise outweigh all others.
@@ -156,6 +159,22 @@ class RandomCoefficientRegressor(RegressorMixin, BaseEstimator):  # type: ignore
             lines.append("n_bootstrap=200 adds standard errors and intervals.")
         return "\n".join(lines)
 
+    def to_stored(self) -> Stored:
+        """Everything that prediction and ``summary`` need, as plain settings and tensors."""
+        check_is_fitted(self, "covariance_")
+        return store_coefficients(self)
+
+    @classmethod
+    def from_stored(cls, stored: Stored) -> RandomCoefficientRegressor:
+        """The estimator that ``to_stored`` described; its predictions are equal bit for bit."""
+        estimator = cls()
+        restore_coefficients(estimator, stored)
+        return estimator
+
+    def save(self, path: Any) -> None:
+        """Write the fitted estimator to one file without pickle; ``localw2.load`` reads it."""
+        write(path, self.to_stored())
+
     def _entry(self, kind: str, place: int) -> Any:
         if place == 0:
             return getattr(self, f"intercept_{kind}_")
@@ -234,6 +253,8 @@ class RandomCoefficientRegressor(RegressorMixin, BaseEstimator):  # type: ignore
         ):
             error = replicates.std(0, ddof=1)
             interval = _interval(estimate, replicates, self.confidence)
+            if kind == "std":
+                interval = np.maximum(interval, 0)
             for name, values in ((f"{kind}_se_", error), (f"{kind}_interval_", interval)):
                 setattr(self, f"intercept_{name}", values[..., 0])
                 setattr(self, f"coef_{name}", values[..., 1:])
@@ -448,23 +469,26 @@ def _with_ones(x: Array) -> Array:
 
 
 def _interval(estimate: Array, replicates: Array, confidence: float) -> Array:
-    """Lower and upper (2, p + 1) at this confidence, by bias-corrected percentiles (Efron 1987)."""
+    """Lower and upper (2, p + 1): the wider of the percentiles of the refits and of the normal interval.
+
+    Near an SD of zero estimates are skew and pile up at zero, where either alone covers too seldom: on 300
+    rows of the linear example the normal one held the intercept's SD in 73 % of 100 tables, this in 86 %.
+    """
     tails = np.array([(1 - confidence) / 2, (1 + confidence) / 2])
-    below = (replicates < estimate).mean(0) + (replicates == estimate).mean(0) / 2
-    shift = stats.norm.ppf(np.clip(below, 0.5 / len(replicates), 1 - 0.5 / len(replicates)))
-    levels = stats.norm.cdf(2 * shift + stats.norm.ppf(tails)[:, None])
-    columns = zip(replicates.T, levels.T, strict=True)
-    return np.array([np.quantile(column, level) for column, level in columns]).T
+    lower, upper = np.quantile(replicates, tails, axis=0)
+    reach = stats.norm.ppf(tails[1]) * replicates.std(0, ddof=1)
+    return np.stack([np.minimum(lower, estimate - reach), np.maximum(upper, estimate + reach)])
 
 
 def _warn_if_unidentified(x: Array, names: list[str], full: bool) -> None:
     """Say which means and spreads these x cannot tell from others."""
-    design = _with_ones(x)
-    design = design / np.maximum(np.sqrt((design**2).mean(0)), np.finfo(float).tiny)
+    design = _in_units(_with_ones(x))
     free = _free_entries(design.shape[1], full)
-    means = [name for name, lost in zip(names, _confounded(design), strict=True) if lost]
-    lost = _confounded(_products(design, free), error_in_share=np.sqrt(2.0))[: len(names)]
-    spreads = [name for name, lost in zip(names, lost, strict=True) if lost]
+    means = [name for name, lost in zip(names, _traded(design), strict=True) if lost]
+    # A full covariance is the same about any origin of x; about the middle of x its terms stand on their own.
+    middle = _in_units(np.column_stack([design[:, 0], x - x.mean(0)])) if full else design
+    lost = _traded(_products(design, free)) | _drowned(_products(middle, free))
+    spreads = [name for name, gone in zip(names, lost[: len(names)], strict=True) if gone]
     if means:
         warnings.warn(
             f"The mean of {', '.join(means)} is not identifiable from these x: these columns of (1, x) are "
@@ -483,25 +507,38 @@ def _warn_if_unidentified(x: Array, names: list[str], full: bool) -> None:
         )
 
 
-def _confounded(columns: Array, error_in_share: float | None = None) -> Array:
-    """Which columns of a regression others can stand in for, exactly or, given the noise, nearly.
-
-    ``error_in_share`` is the SD of the target's noise in units of its mean: a coefficient whose standard
-    error is as large as the whole target could be anything.
-    """
-    lengths = np.sqrt((columns**2).sum(0))
-    empty = lengths == 0
-    # With fewer rows than columns, rows of zeros make the decomposition show the whole null space.
-    unit = np.pad(
-        columns / np.where(empty, 1, lengths), ((0, max(0, columns.shape[1] - len(columns))), (0, 0))
-    )
-    _, values, basis = np.linalg.svd(unit, full_matrices=False)
-    null = values < 1e-7 * values.max()
-    found: Array = empty | (np.abs(basis[null]) > 1e-3).any(0)
-    if error_in_share is not None:
-        errors = np.sqrt(((basis[~null] / values[~null, None]) ** 2).sum(0)) / np.where(empty, 1, lengths)
-        found |= error_in_share * errors * np.abs(columns).mean(0) > 1
+def _traded(columns: Array) -> Array:
+    """Which columns are combinations of others, so that their coefficients can be traded without a trace."""
+    lengths, directions = _spectrum(columns)
+    found: Array = (np.abs(directions[lengths == 0]) > 1e-3).any(0)
     return found
+
+
+def _drowned(columns: Array) -> Array:
+    """Which shares of a variance the noise of squared residuals drowns: standard errors above the whole."""
+    lengths, directions = _spectrum(columns)
+    seen = lengths > 0
+    # A squared Gaussian residual has SD sqrt(2) times its mean.
+    errors = np.sqrt(2 * ((directions[seen] / lengths[seen, None]) ** 2).sum(0))
+    found: Array = errors * np.abs(_in_units(columns)).mean(0) > 1
+    return found
+
+
+def _spectrum(columns: Array) -> tuple[Array, Array]:
+    """Singular values of the columns in units, those of rounding set to 0, and their right vectors."""
+    # With fewer rows than columns, rows of zeros make the decomposition show the whole null space.
+    short = max(0, columns.shape[1] - len(columns))
+    _, lengths, directions = np.linalg.svd(
+        np.pad(_in_units(columns), ((0, short), (0, 0))), full_matrices=False
+    )
+    return np.where(lengths > 1e-9 * lengths.max(), lengths, 0), directions
+
+
+def _in_units(columns: Array) -> Array:
+    """Columns divided by their root mean square; a column of zeros stays one."""
+    units = np.sqrt((columns**2).mean(0))
+    scaled: Array = columns / np.where(units > 0, units, 1)
+    return scaled
 
 
 def _check_probability(value: Any, name: str) -> float:

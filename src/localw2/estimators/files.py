@@ -24,7 +24,9 @@ def save(estimator: Any, path: Any) -> None:
     True
     """
     if type(estimator).__name__ not in _KINDS or not hasattr(estimator, "to_stored"):
-        raise ValueError(f"{type(estimator).__name__} is not an estimator of localw2; save one of {list(_KINDS)}.")
+        raise ValueError(
+            f"{type(estimator).__name__} is not an estimator of localw2; save one of {list(_KINDS)}."
+        )
     write(path, estimator.to_stored())
 
 

@@ -24,7 +24,7 @@ from localw2.losses import Objective
 from localw2.models.network import RandomMLP
 from localw2.neighborhoods import Neighborhoods
 from localw2.norms import Euclidean, Norm
-from localw2.persistence import Stored, check_storable
+from localw2.persistence import Stored, check_storable, write
 from localw2.training import Fit, FitConfig, train
 
 PREDICTION_DRAWS = 2000  # draws that predict and predict_quantiles integrate over
@@ -160,7 +160,7 @@ class LocalW2Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             self, X, y, dtype=np.float64, order="C", multi_output=True, y_numeric=True, ensure_min_samples=2
         )
         self._check_settings()
-        outputs = np.asarray(y, dtype=np.float64).reshape(len(X), -1)
+        outputs = np.ascontiguousarray(y, dtype=np.float64).reshape(len(X), -1)
         self._y_ndim, self.n_outputs_ = y.ndim, outputs.shape[1]
         data = fingerprint(self, X, outputs)
         seed = fresh_seed(self.random_state, data if self.checkpoint is not None else None)
@@ -242,6 +242,10 @@ class LocalW2Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         estimator = cls()
         restore_regressor(estimator, stored)
         return estimator
+
+    def save(self, path: Any) -> None:
+        """Write the fitted estimator to one file without pickle; ``localw2.load`` reads it."""
+        write(path, self.to_stored())
 
     def _check_settings(self) -> None:
         check_count(self.n_folds, "n_folds", 2, why="a row needs a base model that has not seen it")

@@ -1,4 +1,4 @@
-"""Between a fitted ``LocalW2Regressor`` and what a model file can hold."""
+"""Between fitted estimators and what a model file can hold."""
 
 from __future__ import annotations
 
@@ -31,6 +31,12 @@ _ARRAYS = {
     "base_slope": "base_slope_",
     "base_intercept": "base_intercept_",
 }
+
+# Intercept and coefficients of each kind, stored side by side; standard errors only after a bootstrap.
+_COEFFICIENTS: dict[str, tuple[str, ...]] = {
+    name: (f"intercept_{name}_", f"coef_{name}_")
+    for name in ("mean", "std", "mean_se", "std_se", "mean_interval", "std_interval")
+} | {"covariance": ("covariance_",), "covariance_se": ("covariance_se_",)}
 
 
 def store_regressor(estimator: Any) -> Stored:
@@ -78,11 +84,7 @@ def _fill(estimator: Any, stored: Stored) -> None:
     estimator.n_features_in_, estimator.n_outputs_, estimator._y_ndim = p, d, settings["y_ndim"]
     if settings["y_ndim"] not in (1, 2) or (settings["y_ndim"] == 1 and d > 1):
         raise ValueError(f"y_ndim={settings['y_ndim']!r} does not fit {d} output(s).")
-    names = settings["feature_names"]
-    if names is not None:
-        if len(names) != p or not all(isinstance(name, str) for name in names):
-            raise ValueError(f"there are {len(names)} feature names for {p} feature(s).")
-        estimator.feature_names_in_ = np.array(names, dtype=object)
+    _name_features(estimator, settings["feature_names"], p)
     for name, attribute in _ARRAYS.items():
         shape = (p,) if name.startswith("x_") else (d, d) if name == "y_factor" else (d,)
         setattr(estimator, attribute, _array(name, stored.tensors[name], *shape))
@@ -95,6 +97,61 @@ def _fill(estimator: Any, stored: Stored) -> None:
     estimator.model_ = _network(parameters, p, d, stored.tensors)
     fit = dict(settings["fit"])
     estimator.fit_ = Fit(estimator.model_, FitConfig(**fit.pop("config")), **fit)
+
+
+def store_coefficients(estimator: Any) -> Stored:
+    """Settings and the law of the coefficients of a fitted ``RandomCoefficientRegressor``."""
+    names = getattr(estimator, "feature_names_in_", None)
+    settings = {
+        "parameters": {name: _plain(name, v) for name, v in estimator.get_params(deep=False).items()},
+        "feature_names": None if names is None else [str(name) for name in names],
+        "n_features": estimator.n_features_in_,
+    }
+    tensors = {}
+    for name, attributes in _COEFFICIENTS.items():
+        if hasattr(estimator, attributes[0]):
+            columns = [
+                np.asarray(getattr(estimator, attribute), dtype=np.float64) for attribute in attributes
+            ]
+            whole = (
+                columns[0] if len(columns) == 1 else np.concatenate([columns[0][..., None], columns[1]], -1)
+            )
+            tensors[name] = torch.tensor(whole)
+    return Stored("RandomCoefficientRegressor", settings, tensors)
+
+
+def restore_coefficients(estimator: Any, stored: Stored) -> None:
+    """Fill a fresh estimator; ValueError if the parts do not fit together."""
+    if stored.kind != "RandomCoefficientRegressor":
+        raise ValueError(f"this is a stored {stored.kind}; use the class that saved it.")
+    try:
+        settings = stored.settings
+        estimator.set_params(**{name: _object(value) for name, value in settings["parameters"].items()})
+        p = _count(settings["n_features"])
+        estimator.n_features_in_ = p
+        _name_features(estimator, settings["feature_names"], p)
+        for name, attributes in _COEFFICIENTS.items():
+            if name not in stored.tensors and name not in ("mean", "std", "covariance"):
+                continue
+            square = name.startswith("covariance")
+            shape = (p + 1, p + 1) if square else (2, p + 1) if "interval" in name else (p + 1,)
+            whole = _array(name, stored.tensors[name], *shape)
+            if square:
+                setattr(estimator, attributes[0], whole)
+                continue
+            first = whole[..., 0]
+            setattr(estimator, attributes[0], float(first) if name in ("mean", "std") else first)
+            setattr(estimator, attributes[1], whole[..., 1:].copy())
+    except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
+        raise ValueError(f"the parts of this stored estimator do not fit together: {error!r}.") from error
+
+
+def _name_features(estimator: Any, names: Any, p: int) -> None:
+    if names is None:
+        return
+    if len(names) != p or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"there are {len(names)} feature names for {p} feature(s).")
+    estimator.feature_names_in_ = np.array(names, dtype=object)
 
 
 def _network(parameters: dict[str, Any], p: int, d: int, tensors: dict[str, Tensor]) -> RandomMLP:
