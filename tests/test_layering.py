@@ -30,6 +30,8 @@ LAYERS = {
     "models.base": 7,
     "models.linear": 8,
     "models.network": 8,
+    "progress": 1,
+    "checkpoints": 8,
     "training": 9,
     "estimators": 10,
     "estimators.anchoring": 10,
@@ -37,6 +39,7 @@ LAYERS = {
     "estimators.integration": 10,
     "estimators.settings": 10,
     "estimators.storing": 10,
+    "estimators.coefficient_laws": 10,
     "estimators.coefficients": 11,
     "estimators.regression": 11,
     "estimators.files": 12,
@@ -47,8 +50,7 @@ CORE = {"torch", "numpy", "scipy", "sklearn"}
 # Imported inside functions, with a fallback or a message.
 LAZY = {
     "lap": ["assignment"],
-    "rich": ["training"],
-    "joblib": ["estimators.coefficients"],
+    "rich": ["progress"],
     "matplotlib": ["plots"],
 }
 
