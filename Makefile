@@ -3,6 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
+# Tests and demo make many small steps, in which threads only wait for each other.
+export OMP_NUM_THREADS ?= 1
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types test-slow bench-loss bench-fit bench-accuracy bench-neighbors clean
 

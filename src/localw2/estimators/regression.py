@@ -59,7 +59,9 @@ class LocalW2Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         "w2" is the squared W2 for one output. For several it is the sliced W2 if debiased, because
         debiased W2 is not minimised by the truth on few rows, and the exact assignment if not.
     debiased : bool
-        Remove the shrinking of the spread by finite balls ("w2" and "sliced" only).
+        Remove the shrinking of the spread by finite balls ("w2" and "sliced" only). With a base it also
+        divides residuals by their local spread, so that rows weigh alike, and holds the mean of the network
+        near 0 as far as the residuals show no mean in the balls (see ``anchor_strength``).
     width, depth, residual, activation
         The network, see ``RandomMLP``.
     n_draws : int
@@ -67,7 +69,7 @@ class LocalW2Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     n_folds : int
         Folds of the base regressor. All fold models are kept; a draw uses one of them at random.
     standardize : bool
-        Train the network on standardised X and on outputs divided by the spread of their residuals.
+        Train the network on standardised X and on residuals of unit spread, several outputs decorrelated.
     max_epochs, learning_rate, weight_decay, batch_balls
         Training, see ``FitConfig``; ``batch_balls=None`` takes all balls in a step.
     checkpoint : path or None
@@ -285,6 +287,7 @@ class LocalW2Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _objective(self, X: Array, y: Array, seed: int, device: torch.device) -> Objective:
         """The loss on what the base leaves; learns the scales and the base on the way."""
+        discrepancy = discrepancy_of(self.discrepancy, self.debiased, self.n_outputs_)
         self._x_mean, self._x_scale = _moments(X, self.standardize)
         near, balls = self._balls(X)
         mean = self._center(X, y, near, seed)
@@ -293,7 +296,6 @@ class LocalW2Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         residuals = y - mean.out_of_fold
         self._y_factor, whiten = _factor(residuals, self.standardize)
         residuals = residuals @ whiten
-        discrepancy = discrepancy_of(self.discrepancy, self.debiased, self.n_outputs_)
         scale = None
         if self.base is not None and self.debiased:
             # Rows weigh alike in the loss, and the network keeps off a mean that is as good as it can be.
@@ -355,8 +357,9 @@ def _moments(X: Array, standardize: bool) -> tuple[Array, Array]:
     """Mean and scale of each column; constant columns, or all without ``standardize``, keep scale 1."""
     if not standardize:
         return np.zeros(X.shape[1]), np.ones(X.shape[1])
-    scale = X.std(0)
-    return X.mean(0), np.where(scale > 0, scale, 1.0)
+    mean, scale = X.mean(0), X.std(0)
+    # Rounding gives a constant column a tiny spread, by which nothing must be divided.
+    return mean, np.where(scale > 1e-12 * np.abs(mean), scale, 1.0)
 
 
 def _factor(residuals: Array, standardize: bool) -> tuple[Array, Array]:
