@@ -4,6 +4,7 @@ import math
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
 import textwrap
@@ -307,10 +308,19 @@ def score_inner(model, generator):
     return score(model.inner, generator)
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(i, marks=pytest.mark.slow) for i in range(1, 10))])
+@pytest.fixture
+def interruptible():
+    """Interrupts reach Python even where a shell started the tests as a background job, ignoring them."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10))
 # Python itself drops a file unclosed when the interrupt strikes between open() and with.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
-def test_ctrl_c_anywhere_is_harmless(seed, tmp_path):
+def test_ctrl_c_anywhere_is_harmless(seed, tmp_path, interruptible):
     """Five interrupts of the main thread, wherever they strike, a resume after each, and the same end."""
     x, objective = problem()
     options = {"max_epochs": 200, "batch_balls": 30, "keep": "average", "averaged": 1.0, "validate_every": 2}
