@@ -97,9 +97,7 @@ def _coarse(values: Tensor, name: str) -> Tensor:
 def check_finite(values: Array | Tensor, name: str) -> None:
     """Raise unless every value is finite, naming the first that is not."""
     # One cheap pass settles nearly every case; only huge values overflow without a bad one among them.
-    with np.errstate(over="ignore", invalid="ignore"):
-        total = values.detach().sum() if isinstance(values, Tensor) else values.sum()
-    if math.isfinite(float(total)):
+    if math.isfinite(_total(values)):
         return
     finite = torch.isfinite(values) if isinstance(values, Tensor) else np.isfinite(values)
     if bool(finite.all()):
@@ -110,6 +108,13 @@ def check_finite(values: Array | Tensor, name: str) -> None:
         f"{name} has {len(bad)} NaN or infinite value(s), the first at index {first}. "
         "Distances and sorting are undefined there: drop or impute these rows."
     )
+
+
+def _total(values: Array | Tensor) -> float:
+    if isinstance(values, Tensor):
+        return float(values.detach().sum())
+    with np.errstate(over="ignore", invalid="ignore"):
+        return float(values.sum())
 
 
 def check_radius(delta: Any) -> float:

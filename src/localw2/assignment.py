@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from itertools import permutations
 
@@ -18,6 +20,11 @@ COST_ELEMENTS = 1 << 18
 
 Solver = Callable[[Array], Array]
 
+_TOO_LARGE = (
+    "y or yhat has NaN or values beyond 1e150, whose squared distances are not finite. Scale the outputs, or "
+    "look for a model that has diverged."
+)
+
 
 def assign(a: Array, b: Array, hoods: Neighborhoods) -> Array:
     r"""Pair the rows of a and b (B, N, d) inside every ball at the least squared cost.
@@ -29,10 +36,7 @@ def assign(a: Array, b: Array, hoods: Neighborhoods) -> Array:
     partner = np.empty((batches, hoods.n_edges), np.int64)
     both = np.stack([a, b]).astype(np.float64, copy=False)
     if not np.abs(both).max() < 1e150:
-        raise ValueError(
-            "y or yhat has NaN or values beyond 1e150, whose squared distances are not finite. Scale the "
-            "outputs, or look for a model that has diverged."
-        )
+        raise ValueError(_TOO_LARGE)
     for edges, rows in hoods.cached("balls of equal size", lambda: _equal_sizes(hoods)):
         width = rows.shape[1]
         step = max(1, COST_ELEMENTS // (batches * width**2))
@@ -42,6 +46,37 @@ def assign(a: Array, b: Array, hoods: Neighborhoods) -> Array:
             best = (_best_of_all(costs) if width <= 3 else solve(costs)).reshape(batches, -1, width)
             partner[:, edges[low : low + step]] = part[np.arange(len(part))[:, None], best]
     return partner
+
+
+@dataclass(frozen=True)
+class Centred:
+    """One sample (N, d) of float64 rows, centred, with what a pairing needs of it computed once."""
+
+    rows: Array
+    squares: Array
+    size: float
+
+    @classmethod
+    def of(cls, rows: Array) -> Centred:
+        """Centre the rows."""
+        moved = rows - np.add.reduce(rows, 0) / len(rows)
+        squares = np.einsum("ij,ij->i", moved, moved)
+        return cls(moved, squares, float(squares.sum()))
+
+    def pair(self, other: Array) -> Array:
+        """The row of ``other`` (N, d) that each row goes to at the least squared cost, all rows in one ball.
+
+        The costs are those of ``_costs``; with one ball there is nothing to gather.
+        """
+        moved = other - np.add.reduce(other, 0) / len(other)
+        size = float(np.vdot(moved, moved))
+        if not max(size, self.size) < 1e300:
+            raise ValueError(_TOO_LARGE)
+        ratio = math.sqrt(self.size / size) if min(size, self.size) > 0 else 1.0
+        costs = self.rows @ (moved * (-2 * ratio)).T
+        costs += self.squares[:, None]
+        columns: Array = _solver()(costs[None])[0]
+        return columns
 
 
 def _equal_sizes(hoods: Neighborhoods) -> list[tuple[Array, Array]]:
@@ -83,11 +118,14 @@ def _best_of_all(costs: Array) -> Array:
 def _solver() -> Solver:
     """The batch solver: (balls, m, m) costs to (balls, m) columns."""
     try:
-        from lap import lapjvh_batch
+        from lap import lapjvh, lapjvh_batch
     except ImportError:  # not installed, or the unrelated package of the same module name
         return lambda costs: np.stack([linear_sum_assignment(cost)[1] for cost in costs])
 
     def solve(costs: Array) -> Array:
+        if len(costs) == 1:  # a batch of one would only add its overhead
+            single: Array = lapjvh(costs[0], return_cost=False)[1]
+            return single[None]
         _, columns = lapjvh_batch(costs, return_cost=False, n_threads=torch.get_num_threads())
         return np.stack(columns)
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from localw2._validation import Array, as_tensor
-from localw2.assignment import assign
+from localw2.assignment import Centred, assign
 from localw2.forward_gradient import Problem
 from localw2.neighborhoods import LazyNeighborhoods, Neighborhoods
 from localw2.ordering import Ranking, ordering_for
@@ -111,7 +111,18 @@ class Target:
     def match(self, yhat: Tensor, debiased: bool) -> Match:
         """Find the optimal pairings with simulated outputs (S, B, N, d)."""
         yhat = yhat.detach()
+        if self.ranking is None and self._is_whole and not debiased and yhat.device.type == "cpu":
+            return WholeMatch(self, yhat)
         return (SortedMatch if self.ranking else AssignedMatch)(self, yhat, debiased)
+
+    @property
+    def _is_whole(self) -> bool:
+        return self.hoods.n_balls == 1 and self.hoods.n_edges == self.hoods.n_rows
+
+    @cached_property
+    def centred(self) -> list[Centred]:
+        """y of each batch entry, ready to be paired as one ball."""
+        return [Centred.of(y) for y in self.y.double().numpy()]
 
 
 @final
@@ -128,14 +139,13 @@ class WeightedW2(Problem):
 
     def solve(self, yhat: Tensor) -> tuple[Tensor, Tensor]:
         """Match, then weigh: the gradient holds the pairing fixed."""
-        totals, grads, low = [], [], 0
-        for target in self._targets:
-            high = low + len(target.y)
-            match = target.match(yhat[:, low:high], self.debiased)
-            values, in_yhat, _ = match.weigh(self.weights.expand(high - low, -1))
+        groups = [yhat] if len(self._targets) == 1 else yhat.split([len(t.y) for t in self._targets], 1)
+        totals, grads = [], []
+        for target, group in zip(self._targets, groups, strict=True):
+            match = target.match(group, self.debiased)
+            values, in_yhat, _ = match.weigh(self.weights.expand(len(target.y), -1))
             totals.append(values @ self.weights)
             grads.append(in_yhat)
-            low = high
         return (totals[0], grads[0]) if len(totals) == 1 else (torch.cat(totals), torch.cat(grads, 1))
 
 
@@ -277,6 +287,34 @@ class AssignedMatch(Match):
         grads = torch.from_numpy(total).to(self._like).view(draws + 1, batches, n, d)
         values = torch.from_numpy(values / edges.sizes).to(self._like)
         return values, grads[1:], grads[0] if with_y else None
+
+
+@final
+class WholeMatch(Match):
+    """d > 1 and one ball with every row: a pairing is a permutation of the rows, with nothing to gather."""
+
+    def __init__(self, target: Target, yhat: Tensor) -> None:
+        self._like = yhat
+        y = target.y.numpy()
+        self._gaps = yhat.numpy().copy()
+        self._columns = []
+        for s, b in np.ndindex(self._gaps.shape[:2]):
+            gap = self._gaps[s, b]
+            columns = target.centred[b].pair(gap.astype(np.float64, copy=False))
+            gap[columns] -= y[b]
+            self._columns.append(columns)
+
+    def weigh(self, scale: Tensor, with_y: bool = False) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Each row of yhat has one difference, from the row of y that it is paired with."""
+        draws, batches, n, d = self._gaps.shape
+        gaps = self._gaps.reshape(draws, batches, n * d)
+        total = np.einsum("sbk,sbk->b", gaps, gaps) / (draws * n)
+        steps = self._gaps * (scale.numpy() * (2 / (draws * n)))[:, :, None]
+        in_y = None
+        if with_y:
+            order = np.array(self._columns).reshape(draws, batches, n, 1)
+            in_y = torch.from_numpy(-np.take_along_axis(steps, order, axis=2).sum(0))
+        return torch.from_numpy(total)[:, None], torch.from_numpy(steps), in_y
 
 
 def _add_rows(total: Array, rows: Array, steps: Array) -> None:
