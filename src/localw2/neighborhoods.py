@@ -47,7 +47,7 @@ class Neighborhoods:
     the weighted mean over the kept balls, :math:`\sum_b w_b v_b / \sum_b w_b`: with nothing dropped this
     is the paper's :math:`\frac1N\sum_i`.
 
-    Memory: 4 bytes an edge (8 beyond 2^31 rows); up to three times that, plus about 300 MB for a chunk of
+    Memory: 4 bytes an edge (8 beyond 2^31 rows); up to four times that, plus about 300 MB for a chunk of
     the search, while building (``make bench-neighbors``). ``LazyNeighborhoods`` never holds all edges.
 
     >>> hoods = Neighborhoods.within([0.0, 0.1, 0.2, 0.9], delta=0.1)
