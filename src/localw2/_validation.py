@@ -112,7 +112,7 @@ def check_finite(values: Array | Tensor, name: str) -> None:
 
 def _total(values: Array | Tensor) -> float:
     if isinstance(values, Tensor):
-        return float(values.detach().sum())
+        return float(values.sum().item())
     with np.errstate(over="ignore", invalid="ignore"):
         return float(values.sum())
 

@@ -50,32 +50,35 @@ def assign(a: Array, b: Array, hoods: Neighborhoods) -> Array:
 
 @dataclass(frozen=True)
 class Centred:
-    """One sample (N, d) of float64 rows, centred, with what a pairing needs of it computed once."""
+    """One sample (N, d), centred in float64, with what a pairing needs of it computed once.
 
-    rows: Array
-    squares: Array
+    ``factors`` (N, d + 1) holds -2 times the centred rows, then their squares.
+    """
+
+    factors: Array
     size: float
 
     @classmethod
     def of(cls, rows: Array) -> Centred:
         """Centre the rows."""
-        moved = rows - np.add.reduce(rows, 0) / len(rows)
+        moved = rows.astype(np.float64) - rows.mean(0, dtype=np.float64)
         squares = np.einsum("ij,ij->i", moved, moved)
-        return cls(moved, squares, float(squares.sum()))
+        return cls(np.column_stack([-2 * moved, squares]), float(squares.sum()))
 
     def pair(self, other: Array) -> Array:
         """The row of ``other`` (N, d) that each row goes to at the least squared cost, all rows in one ball.
 
-        The costs are those of ``_costs``; with one ball there is nothing to gather.
+        The costs are those of ``_costs``, divided by the ratio of scales, in one product of matrices.
         """
-        moved = other - np.add.reduce(other, 0) / len(other)
+        n, d = other.shape
+        factors = np.empty((d + 1, n))
+        moved = factors[:d]
+        np.subtract(other.T, (np.add.reduce(other, 0, np.float64) / n)[:, None], moved)
         size = float(np.vdot(moved, moved))
         if not max(size, self.size) < 1e300:
             raise ValueError(_TOO_LARGE)
-        ratio = math.sqrt(self.size / size) if min(size, self.size) > 0 else 1.0
-        costs = self.rows @ (moved * (-2 * ratio)).T
-        costs += self.squares[:, None]
-        columns: Array = _solver()(costs[None])[0]
+        factors[d] = math.sqrt(size / self.size) if min(size, self.size) > 0 else 1.0
+        columns: Array = _solver()((self.factors @ factors)[None])[0]
         return columns
 
 

@@ -267,7 +267,9 @@ class Objective:
             check_finite(models, "yhat")
         stacked = self._canonical(self._standardised(models))
         values, grads = self._problem_for(len(models)).solve(stacked)
-        if self.y.ndim < 3:
+        if len(models) == 1 and self.y.ndim < 3:
+            grads = grads.view(models.shape)
+        elif self.y.ndim < 3:
             grads = grads.transpose(0, 1).reshape(models.shape)
         else:
             times = self.y.shape[1]
@@ -312,6 +314,8 @@ class Objective:
         """V models' outputs, (V[, S], N[, T][, d]), to (S, V * T, N, d)."""
         n, d = len(self.y), self.y.shape[-1] if self.y.ndim > 1 else 1
         if self.y.ndim < 3:
+            if len(models) == 1:  # each view costs microseconds, which small problems feel
+                return models.reshape(-1, 1, n, d)
             return models.reshape(len(models), -1, n, d).transpose(0, 1)
         return models.reshape(len(models), -1, *self.y.shape).permute(1, 0, 3, 2, 4).flatten(1, 2)
 

@@ -109,20 +109,19 @@ class Target:
         return cls(y, hoods, ranking, tuple((a, places if with_y else None) for a, places in ordered))
 
     def match(self, yhat: Tensor, debiased: bool) -> Match:
-        """Find the optimal pairings with simulated outputs (S, B, N, d)."""
-        yhat = yhat.detach()
+        """Find the optimal pairings with simulated outputs (S, B, N, d), which need no gradient."""
         if self.ranking is None and self._is_whole and not debiased and yhat.device.type == "cpu":
             return WholeMatch(self, yhat)
         return (SortedMatch if self.ranking else AssignedMatch)(self, yhat, debiased)
 
-    @property
+    @cached_property
     def _is_whole(self) -> bool:
         return self.hoods.n_balls == 1 and self.hoods.n_edges == self.hoods.n_rows
 
     @cached_property
-    def centred(self) -> list[Centred]:
-        """y of each batch entry, ready to be paired as one ball."""
-        return [Centred.of(y) for y in self.y.double().numpy()]
+    def arrays(self) -> list[tuple[Array, Centred]]:
+        """y of each batch entry, and that ready to be paired as one ball."""
+        return [(y, Centred.of(y)) for y in self.y.numpy()]
 
 
 @final
@@ -294,27 +293,28 @@ class WholeMatch(Match):
     """d > 1 and one ball with every row: a pairing is a permutation of the rows, with nothing to gather."""
 
     def __init__(self, target: Target, yhat: Tensor) -> None:
-        self._like = yhat
-        y = target.y.numpy()
         self._gaps = yhat.numpy().copy()
+        draws, batches, n, _ = self._gaps.shape
+        self._values = np.zeros((batches, 1), self._gaps.dtype)
         self._columns = []
-        for s, b in np.ndindex(self._gaps.shape[:2]):
-            gap = self._gaps[s, b]
-            columns = target.centred[b].pair(gap.astype(np.float64, copy=False))
-            gap[columns] -= y[b]
-            self._columns.append(columns)
+        for b in range(batches):
+            y, centred = target.arrays[b]
+            for s in range(draws):
+                gap = self._gaps[s, b]
+                columns = centred.pair(gap)
+                gap[columns] -= y
+                self._values[b] += np.vdot(gap, gap) / (draws * n)
+                self._columns.append(columns)
 
     def weigh(self, scale: Tensor, with_y: bool = False) -> tuple[Tensor, Tensor, Tensor | None]:
         """Each row of yhat has one difference, from the row of y that it is paired with."""
-        draws, batches, n, d = self._gaps.shape
-        gaps = self._gaps.reshape(draws, batches, n * d)
-        total = np.einsum("sbk,sbk->b", gaps, gaps) / (draws * n)
+        draws, batches, n, _ = self._gaps.shape
         steps = self._gaps * (scale.numpy() * (2 / (draws * n)))[:, :, None]
         in_y = None
         if with_y:
-            order = np.array(self._columns).reshape(draws, batches, n, 1)
+            order = np.array(self._columns).reshape(batches, draws, n, 1).swapaxes(0, 1)
             in_y = torch.from_numpy(-np.take_along_axis(steps, order, axis=2).sum(0))
-        return torch.from_numpy(total)[:, None], torch.from_numpy(steps), in_y
+        return torch.from_numpy(self._values), torch.from_numpy(steps), in_y
 
 
 def _add_rows(total: Array, rows: Array, steps: Array) -> None:
@@ -346,7 +346,7 @@ class _BallValues(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, y: Tensor, yhat: Tensor, hoods: Neighborhoods) -> Tensor:
-        ctx.match = Target.of(y.detach(), hoods, with_y=True).match(yhat[None], debiased=False)
+        ctx.match = Target.of(y.detach(), hoods, with_y=True).match(yhat.detach()[None], debiased=False)
         values: Tensor = ctx.match.weigh(y.new_zeros(len(y), hoods.n_balls))[0]
         return values
 
