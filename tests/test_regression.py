@@ -433,10 +433,15 @@ class TestErrors:
         with pytest.raises(ValueError, match="2 features"):
             model.predict(np.zeros((3, 2)))
 
-    def test_a_base_that_cannot_be_saved_is_told_before_the_fit(self):
+    def test_a_base_that_cannot_be_saved_is_refused_before_the_fit(self):
         x, y = Nonlinear().sample(40, random_state=0)
-        with pytest.warns(UserWarning, match="could not be saved"):
-            LocalW2Regressor(**QUICK, base=Foreign(), random_state=0).fit(x, y)
+        model = LocalW2Regressor(**QUICK, base=Foreign(), random_state=0)
+        with pytest.raises(ValueError, match=r"could not be saved: .*Foreign.*storable=False"):
+            model.fit(x, y)
+        assert not hasattr(model, "base_models_")
+        assert model.set_params(storable=False).fit(x, y).sample(x).shape == (1, 40)
+        with pytest.raises(ValueError, match="Foreign"):
+            model.save("never written")
 
 
 class TestStored:

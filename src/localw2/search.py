@@ -73,6 +73,8 @@ class BallSearch(ABC):
     @cached_property
     def leader(self) -> Array:
         """The first row with the same x as each row, (N,)."""
+        if not _may_repeat(self.embedded):
+            return np.arange(self.n_rows)
         _, first, inverse = np.unique(self.embedded, axis=0, return_index=True, return_inverse=True)
         leader: Array = first[inverse.ravel()]
         return leader
@@ -215,25 +217,35 @@ class NearestSearch(BallSearch):
         reach = min(self.k, tree.n)
         _, groups = tree.query(self.embedded[centres], k=reach, workers=torch.get_num_threads())
         groups = groups.reshape(n, reach)
+        if len(members) == tree.n:  # every x is there once
+            return self._of_rows(members[groups], centres)
         reached = np.cumsum(count[groups], axis=1)
         wanted = np.clip(self.k - (reached - count[groups]), 0, count[groups])
-        code = centres[:, None].astype(np.uint64) + np.uint64(self.seed)
-        begin = (mix(mix(code) ^ groups.astype(np.uint64)) % count[groups].astype(np.uint64)).astype(np.int64)
+        begin = (
+            mix(mix(self._code(centres)) ^ groups.astype(np.uint64)) % count[groups].astype(np.uint64)
+        ).astype(np.int64)
         own = start[groups] + place[centres][:, None]
         begin = np.where(
             members[np.minimum(own, self.n_rows - 1)] == centres[:, None], place[centres][:, None], begin
         )
         sizes, flat = wanted.ravel(), groups.ravel()
         window = (np.repeat(begin.ravel(), sizes) + steps(sizes)) % np.repeat(count[flat], sizes)
-        rows = members[np.repeat(start[flat], sizes) + window].reshape(n, self.k)
+        return self._of_rows(members[np.repeat(start[flat], sizes) + window].reshape(n, self.k), centres)
+
+    def _of_rows(self, rows: Array, centres: Array) -> Balls:
+        """Balls of the k rows found for each centre, thinned at random where fewer are kept."""
         if self._kept < self.k:
-            lottery = mix(mix(code) ^ rows.astype(np.uint64))
+            lottery = mix(mix(self._code(centres)) ^ rows.astype(np.uint64))
             lottery[rows == centres[:, None]] = 0
             rows = np.take_along_axis(
                 rows, np.argpartition(lottery, self._kept - 1, axis=1)[:, : self._kept], 1
             )
-        ascending = np.sort(rows, axis=1).astype(_index_type(self.n_rows))
-        return Balls(np.full(n, self._kept, np.int64), ascending.ravel())
+        ascending = np.sort(rows.astype(_index_type(self.n_rows)), axis=1)
+        return Balls(np.full(len(centres), self._kept, np.int64), ascending.ravel())
+
+    def _code(self, centres: Array) -> Array:
+        code: Array = centres[:, None].astype(np.uint64) + np.uint64(self.seed)
+        return code
 
 
 def radius_search(x: Any, delta: float, norm: Norm, max_size: int | None, seed: int) -> RadiusSearch:
@@ -274,6 +286,15 @@ def _sorted_balls(sizes: Array, rows: Array, n_rows: int) -> Balls:
     graph = sp.csr_matrix(entries, shape=(len(sizes), n_rows))
     graph.sort_indices()
     return Balls(sizes, graph.indices)
+
+
+def _may_repeat(rows: Array) -> bool:
+    """Whether two rows (N, p) may be equal: hashes of their bits tell "no" in a tenth of a sort of rows."""
+    code = np.zeros(len(rows), np.uint64)
+    for column in rows.T:
+        bits = (column.astype(np.float64) + 0.0).view(np.uint64)  # -0.0 + 0.0 is 0.0
+        code = mix(code ^ bits)
+    return len(np.unique(code)) < len(rows)
 
 
 def mix(values: Array) -> Array:

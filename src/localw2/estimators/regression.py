@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self, final
@@ -76,6 +75,8 @@ class LocalW2Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         A file to continue from: a fit that was killed resumes when ``fit`` is called again with the same data
         and settings. It is removed when the fit is done. With ``random_state=None`` the
         random numbers then follow from data and settings, so that the second call finds the first.
+    storable : bool
+        Refuse, before the fit, a base that ``save`` cannot store without pickle. False fits it anyway.
     device : str
         Where the network is trained; "auto" takes a GPU if there is one.
     random_state : None, int, RandomState or Generator
@@ -124,6 +125,7 @@ class LocalW2Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         weight_decay: float = 0.005,
         batch_balls: int | None = None,
         checkpoint: Any = None,
+        storable: bool = True,
         device: str = "auto",
         random_state: Any = None,
         verbose: bool = False,
@@ -145,6 +147,7 @@ class LocalW2Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.weight_decay = weight_decay
         self.batch_balls = batch_balls
         self.checkpoint = checkpoint
+        self.storable = storable
         self.device = device
         self.random_state = random_state
         self.verbose = verbose
@@ -263,13 +266,14 @@ class LocalW2Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(
                 f"base={self.base!r} is not a regressor; give 'auto', None or an instance such as Ridge()."
             )
-        try:
-            check_storable(self.base)
-        except ValueError as error:
-            warnings.warn(
-                f"This fit will work but could not be saved: {error} Choose another base if you need save().",
-                stacklevel=3,
-            )
+        if self.storable:
+            try:
+                check_storable(self.base)
+            except ValueError as error:
+                raise ValueError(
+                    f"This fit could not be saved: {error} Choose another base, or give storable=False "
+                    "to fit without save()."
+                ) from error
 
     def _config(self, seed: int, data: str) -> FitConfig:
         return FitConfig(
