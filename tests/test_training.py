@@ -10,6 +10,7 @@ import sys
 import textwrap
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -458,7 +459,7 @@ class Fragile(RandomMap):
         return outputs * self.factor if self.calls == self.at_call else outputs
 
 
-ADVICE = r"in epoch {}\. Try a smaller learning_rate \(it was 0.02\), scale x and y .* weights again, "
+ADVICE = r"gave up in epoch {}: {}\. Try a smaller learning_rate \(it was 0.02\), scale x .* weights again, "
 
 
 @pytest.mark.parametrize(
@@ -473,7 +474,7 @@ def test_a_loss_that_is_not_finite_is_an_error_with_advice(factor, what):
     x, objective = problem()
     model, seen = Fragile(3, factor), [torch.ones(1, 1)]
     watch = (lambda entry: seen.append(model.slope.detach().clone()),)
-    with pytest.raises(FloatingPointError, match=what + " " + ADVICE.format(3) + "the last that were finite"):
+    with pytest.raises(FloatingPointError, match=ADVICE.format(3, ".*" + what) + "the last that were finite"):
         train(model, objective, x, FitConfig(max_epochs=5), callbacks=watch)
     # After two epochs: the weights that gave the second loss, the last to be finite.
     assert torch.equal(model.slope.detach(), seen[1])
@@ -487,7 +488,7 @@ def test_the_best_weights_are_left_where_there_are_scores():
         seen.append(model.slope.detach().clone())
         return [2.0, 1.0, 3.0][len(seen) - 1]
 
-    with pytest.raises(FloatingPointError, match=ADVICE.format(4) + "those of epoch 2, the best"):
+    with pytest.raises(FloatingPointError, match=ADVICE.format(4, ".*") + "those of epoch 2, the best"):
         train(model, objective, x, FitConfig(max_epochs=9, validate_every=1), validate)
     assert torch.equal(model.slope.detach(), seen[1])
 
@@ -522,8 +523,165 @@ def test_a_last_step_that_spoils_the_weights_is_noticed(max_epochs, tmp_path):
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_score_that_is_not_finite_is_an_error(value):
     x, objective = problem()
-    with pytest.raises(FloatingPointError, match=f"the held-out score is {value} in epoch 4"):
+    with pytest.raises(FloatingPointError, match=f"in epoch 4: the held-out score is {value}"):
         train(network(), objective, x, FitConfig(max_epochs=9, validate_every=2), scripted([1.0, value]))
+
+
+# --- steps that fail and are left out ---
+
+
+class Unsteady(RandomMap):
+    """A network whose simulation fails at chosen calls, in a chosen way."""
+
+    def __init__(self, at_calls, how="raise"):
+        super().__init__()
+        self.inner = network()
+        self.calls, self.at_calls, self.how = 0, set(at_calls), how
+
+    def draw(self, n, generator=None):
+        return self.inner.draw(n, generator)
+
+    def forward(self, x, omega=None, generator=None):
+        self.calls += 1
+        outputs = self.inner(x, omega, generator)
+        if self.calls not in self.at_calls:
+            return outputs
+        if self.how == "raise":
+            raise Explosion("the solution explodes at t = 3.")
+        if self.how == "gradient":  # sqrt has an infinite slope at 0, where its value is fine
+            return outputs + sum((p - p).abs().sum().sqrt() for p in self.parameters())
+        return outputs * {"output": math.nan, "loss": 1e25}[self.how]
+
+
+class Explosion(FloatingPointError):
+    """What a solver would raise."""
+
+
+@pytest.mark.parametrize("how", ["raise", "output", "loss", "gradient"])
+@pytest.mark.parametrize("batch_balls", [None, 20])
+def test_a_step_that_fails_is_left_out_and_counted(how, batch_balls):
+    x, objective = problem()
+    model, seen = Unsteady({6, 7}, how), []
+    config = FitConfig(max_epochs=8, max_skipped=2, batch_balls=batch_balls)
+    fit = train(model, objective, x, config, callbacks=(lambda e: seen.append(weights(model)),))
+    steps = 1 if batch_balls is None else math.ceil(objective.hoods.n_balls / 20)
+    epochs = [math.ceil(call / steps) for call in (6, 7)]
+    assert {e["epoch"]: e["skipped"] for e in fit.history if "skipped" in e} == Counter(epochs)
+    assert fit.skipped == 2
+    assert len(fit.history) == 8
+    assert np.isfinite(fit.losses).all()
+    if steps == 1:  # nothing moved, and the loss is the last that there is
+        assert fit.losses[4] == fit.losses[5] == fit.losses[6] != fit.losses[7]
+        for name, value in seen[4].items():
+            assert torch.equal(value, seen[6][name]), name
+            assert not torch.equal(value, seen[7][name]), name
+    assert all(torch.isfinite(value).all() for value in model.state_dict().values())
+
+
+def test_too_many_failures_in_a_row_end_the_fit_with_good_weights():
+    x, objective = problem()
+    model, seen = Unsteady({3, 5, 6, 7, 8}), []
+    watch = (lambda e: seen.append(weights(model)),)
+    message = r"gave up in epoch 7, after 3 failed steps in a row: the solution explodes at t = 3\. Try a sm"
+    with pytest.raises(FloatingPointError, match=message) as caught:
+        train(model, objective, x, FitConfig(max_epochs=20, max_skipped=2), callbacks=watch)
+    assert isinstance(caught.value.__context__, Explosion)
+    # Epoch 4 had the last finite loss, from the weights of epochs 3 and 2.
+    assert all(torch.equal(value, seen[2][name]) for name, value in model.state_dict().items())
+    assert not model.training
+
+
+def test_one_failure_ends_a_fit_that_allows_none():
+    x, objective = problem()
+    with pytest.raises(FloatingPointError, match=r"gave up in epoch 4: the solution explodes at t = 3\. Try"):
+        train(Unsteady({4}), objective, x, FitConfig(max_epochs=20))
+    with pytest.raises(FloatingPointError, match="gave up in epoch 1: the solution explodes"):
+        train(Unsteady({1}), objective, x, FitConfig(max_epochs=20, max_skipped=9))  # no loss to record
+    first = train(Unsteady({1}), objective, x, FitConfig(max_epochs=2, max_skipped=1, batch_balls=20))
+    assert first.history[0]["skipped"] == 1
+
+
+def test_a_held_out_simulation_that_fails_leaves_good_weights():
+    x, objective = problem()
+
+    def validate(model, generator):
+        raise Explosion("the solution explodes at t = 3.")
+
+    with pytest.raises(FloatingPointError, match="gave up in epoch 2: the solution explodes"):
+        train(network(), objective, x, FitConfig(max_epochs=9, validate_every=2), validate)
+
+
+class Unlucky(RandomMap):
+    """Fails on draws that a generator decides, so that a resumed fit meets the same failures."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = network()
+
+    def draw(self, n, generator=None):
+        return self.inner.draw(n, generator)
+
+    def forward(self, x, omega=None, generator=None):
+        if self.training and torch.rand((), generator=generator) < 0.4:
+            raise Explosion("the solution explodes.")
+        return self.inner(x, omega, generator)
+
+
+@pytest.mark.parametrize("batch_balls", [None, 20])
+def test_a_fit_with_failures_resumes_to_the_same_end(batch_balls, tmp_path):
+    x, objective = problem()
+    options = {
+        "max_epochs": 16,
+        "max_skipped": 20,
+        "max_gradient": 0.5,
+        "batch_balls": batch_balls,
+        "seed": 1,
+    }
+    whole = train(Unlucky(), objective, x, FitConfig(**options))
+    assert whole.skipped > 3
+    config = FitConfig(**options, checkpoint=str(tmp_path / "c"), checkpoint_every=1, resume=True)
+    for at in (3, 7, 12):
+
+        def cut(entry, at=at):
+            if entry["epoch"] > at:
+                raise RuntimeError("power cut")
+
+        with pytest.raises(RuntimeError, match="power cut"):
+            train(Unlucky(), objective, x, config, callbacks=(cut,))
+    resumed = train(Unlucky(), objective, x, config)
+    assert_same(resumed, whole)
+    assert resumed.skipped == whole.skipped
+
+
+def test_failures_in_a_row_are_counted_across_a_resume(tmp_path):
+    x, objective = problem()
+    settings = {"max_epochs": 20, "checkpoint": str(tmp_path / "c"), "checkpoint_every": 1, "resume": True}
+    failing = range(4, 99)
+    with pytest.raises(FloatingPointError, match="in epoch 6, after 3 failed steps"):
+        train(Unsteady(failing), objective, x, FitConfig(**settings, max_skipped=2))
+    assert read(tmp_path / "c").settings["n_failed"] == 2  # epochs 4 and 5
+    with pytest.raises(FloatingPointError, match="in epoch 6, after 3 failed steps"):
+        train(Unsteady(range(1, 99)), objective, x, FitConfig(**settings, max_skipped=2))
+    # A fit that gave up goes on if it may skip more.
+    assert len(train(Unsteady({1}), objective, x, FitConfig(**settings, max_skipped=3)).history) == 20
+
+
+def test_a_long_gradient_is_shortened():
+    x, objective = problem()
+    fits = [
+        train(network(), objective, x, FitConfig(max_epochs=9, max_gradient=g)) for g in (None, 1e9, 1e-3)
+    ]
+    assert_same(fits[0], fits[1])  # never reached
+    assert fits[0].losses != fits[2].losses
+
+    def norms(max_gradient):
+        model, seen = network(), []
+        watch = (lambda e: seen.append(nn.utils.get_total_norm([p.grad for p in model.parameters()])),)
+        train(model, objective, x, FitConfig(max_epochs=9, max_gradient=max_gradient), callbacks=watch)
+        return torch.stack(seen)
+
+    assert norms(None).max() > 0.5
+    assert norms(0.5).max() <= 0.5 * (1 + 1e-6)
 
 
 # --- settings ---
@@ -548,6 +706,10 @@ def test_a_score_that_is_not_finite_is_an_error(value):
         ({"weight_decay": -1}, "weight_decay=-1 must be a number >= 0"),
         ({"averaged": 0.0}, "averaged=0.0 is the last fraction of epochs"),
         ({"averaged": 1.5}, "averaged=1.5"),
+        ({"max_skipped": -1}, "max_skipped=-1 must be >= 0"),
+        ({"max_gradient": 0.0}, "max_gradient=0.0 must be a positive number"),
+        ({"max_gradient": math.nan}, "max_gradient=nan must be a positive number"),
+        ({"max_gradient": "1"}, "max_gradient='1' is not a number"),
         ({"resume": True}, "resume=True needs checkpoint"),
     ],
 )

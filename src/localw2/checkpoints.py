@@ -18,7 +18,7 @@ from localw2.persistence import Stored, read, write
 State = dict[str, Tensor]
 
 _WEIGHTS = ("model", "best", "average")
-_NUMBERS = ("epoch", "n_averaged", "best_score", "best_epoch")
+_NUMBERS = ("epoch", "n_averaged", "n_failed", "best_score", "best_epoch")
 
 
 @final
@@ -32,6 +32,7 @@ class Checkpoint:
     best: State
     average: State
     n_averaged: int
+    n_failed: int
     best_score: float | None
     best_epoch: int | None
 
@@ -65,7 +66,7 @@ def write_checkpoint(
     >>> import tempfile
     >>> state = {"slope": torch.tensor([2.0])}
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_checkpoint(folder + "/c", Checkpoint(3, state, {}, {}, {}, 0, None, None), {}, [], 1.5)
+    ...     write_checkpoint(folder + "/c", Checkpoint(3, state, {}, {}, {}, 0, 0, None, None), {}, [], 1.5)
     ...     read_checkpoint(folder + "/c", {}, state)[0].epoch
     3
     """

@@ -13,7 +13,7 @@ from typing import Any, NoReturn, final
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from localw2._validation import check_count
 from localw2.checkpoints import (
@@ -47,8 +47,11 @@ class FitConfig:
     ``averaged`` fraction of epochs. ``patience`` stops after so many scores without a better one; scores are
     taken every ``validate_every`` epochs and after the last. ``checkpoint`` is a file, written every
     ``checkpoint_every`` epochs and when the fit ends; ``resume`` continues from it where it exists.
-    ``history`` is a JSONL file, a line an epoch. A checkpoint of other rows, another loss or another model is
-    refused; ``fingerprint`` names anything else that the result depends on (what ``validate`` looks at, say).
+    ``history`` is a JSONL file, a line an epoch. ``max_gradient`` bounds the norm of the gradient in all
+    parameters: a longer one is shortened to it. So many as ``max_skipped`` steps in a row may fail (a
+    simulation that raises FloatingPointError; outputs, a loss or a gradient that is not finite) and are left
+    out; one more ends the fit. A checkpoint of other rows, another loss or another model is refused;
+    ``fingerprint`` names anything else that the result depends on (what ``validate`` looks at, say).
     """
 
     max_epochs: int = 1000
@@ -61,6 +64,8 @@ class FitConfig:
     averaged: float = 0.25
     validate_every: int = 10
     patience: int | None = None
+    max_gradient: float | None = None
+    max_skipped: int = 0
     seed: int = 0
     progress: bool = False
     checkpoint: str | None = None
@@ -73,11 +78,14 @@ class FitConfig:
         for name in ("max_epochs", "n_draws", "validate_every", "checkpoint_every"):
             check_count(getattr(self, name), name, 1)
         check_count(self.seed, "seed", 0)
+        check_count(self.max_skipped, "max_skipped", 0)
         for name, choices in (("schedule", ("cosine", "constant")), ("keep", ("last", "best", "average"))):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name}={getattr(self, name)!r} is not known; choose one of {choices}.")
-        for name in ("learning_rate", "weight_decay", "averaged"):
+        for name in ("learning_rate", "weight_decay", "averaged", "max_gradient"):
             value = getattr(self, name)
+            if value is None and name == "max_gradient":
+                continue
             if isinstance(value, bool) or not isinstance(value, Real):
                 raise ValueError(f"{name}={value!r} is not a number.")
         if not 0 < self.learning_rate < math.inf:
@@ -86,6 +94,8 @@ class FitConfig:
             raise ValueError(f"weight_decay={self.weight_decay} must be a number >= 0.")
         if not 0 < self.averaged <= 1:
             raise ValueError(f"averaged={self.averaged} is the last fraction of epochs: between 0 and 1.")
+        if self.max_gradient is not None and not self.max_gradient > 0:
+            raise ValueError(f"max_gradient={self.max_gradient} must be a positive number, or None.")
         if self.batch_balls is not None:
             check_count(self.batch_balls, "batch_balls", 1)
         if self.patience is not None:
@@ -101,8 +111,9 @@ class FitConfig:
 
     def trajectory(self) -> dict[str, Any]:
         """The settings that decide the result: a checkpoint is of use only to a fit that shares them."""
-        seen = {"progress", "checkpoint", "checkpoint_every", "resume", "history"}
-        return {name: value for name, value in asdict(self).items() if name not in seen}
+        # max_skipped only says when to give up, so that a fit which did can go on with a larger one.
+        other = {"progress", "checkpoint", "checkpoint_every", "resume", "history", "max_skipped"}
+        return {name: value for name, value in asdict(self).items() if name not in other}
 
 
 @final
@@ -123,6 +134,11 @@ class Fit:
         """The training loss of every epoch."""
         return [record["loss"] for record in self.history]
 
+    @property
+    def skipped(self) -> int:
+        """How many steps failed and were left out."""
+        return sum(record.get("skipped", 0) for record in self.history)
+
 
 def train(
     model: RandomMap,
@@ -136,8 +152,9 @@ def train(
 
     The draws of an epoch depend on (seed, epoch) alone, so that a resumed fit continues as if it had never
     stopped. Ctrl-C stops cleanly: the epoch under way is undone and what there is is kept. A callback that
-    returns True stops too. A loss or score that is not finite is a FloatingPointError, after which the model
-    has the best weights so far, or the last that gave a finite loss.
+    returns True stops too. A loss or score that is not finite is a FloatingPointError (a loss, after
+    ``max_skipped`` others), after which the model has the best weights so far, or the last that gave a finite
+    loss. The loss of an epoch is that of its steps that did not fail, or if all did that of the epoch before.
 
     >>> from localw2 import Neighborhoods
     >>> from localw2.models.linear import RandomLinear
@@ -219,6 +236,7 @@ class _Run:
         self.best: State = {}
         self.average: State = {}
         self.n_averaged = 0
+        self.n_failed = 0  # steps in a row
         self.n_draws = max(config.n_draws, objective.discrepancy.min_draws)
         self.boundary = self._boundary()
         self.good = self.boundary.model
@@ -236,28 +254,51 @@ class _Run:
             group["lr"] = rate
         self.model.train()
         generator = self.generator(0, self.x.device)
-        total, weight = 0.0, 0.0
+        total, weight, skipped, failure = 0.0, 0.0, 0, ""
         for rows, objective, share in self._batches():
-            loss = objective(self._simulate(self.x if rows is None else self.x[rows], generator))
-            value = float(loss.detach())
-            if not math.isfinite(value):
-                self._give_up(f"the loss is {value}", self.epoch + 1)
-            self.optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            self.optimizer.step()
+            try:
+                value = self._descend(objective, self.x if rows is None else self.x[rows], generator)
+            except FloatingPointError as error:
+                skipped, self.n_failed, failure = skipped + 1, self.n_failed + 1, str(error)
+                if self.n_failed > self.config.max_skipped:
+                    self._give_up(failure, self.epoch + 1)
+                continue
+            self.n_failed = 0
             total, weight = total + share * value, weight + share
+        if not weight and not self.fit.history:  # not one loss to tell of
+            self._give_up(failure, self.epoch + 1)
         self.epoch += 1
-        entry: dict[str, Any] = {"epoch": self.epoch, "loss": total / weight, "rate": rate}
+        loss = total / weight if weight else self.fit.history[-1]["loss"]
+        entry: dict[str, Any] = {"epoch": self.epoch, "loss": loss, "rate": rate}
+        if skipped:
+            entry["skipped"] = skipped
         self._keep_average()
         last = self.epoch == self.config.max_epochs
         if self.validate is not None and (last or self.epoch % self.config.validate_every == 0):
             entry["score"] = self._score()
         entry["seconds"] = time.perf_counter() - start
         self.fit.history.append(entry)
-        # These weights gave finite losses; those that came out of the last step are yet to be seen.
-        self.good = self.boundary.model
+        if weight:
+            # These weights gave finite losses; those that came out of the last step are yet to be seen.
+            self.good = self.boundary.model
         self.boundary = self._boundary()
         return entry
+
+    def _descend(self, objective: Objective, x: Tensor, generator: torch.Generator) -> float:
+        """One step and the loss before it; a FloatingPointError leaves the weights as they were."""
+        loss = objective(self._simulate(x, generator))
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            raise FloatingPointError(f"the loss is {value}")
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        if self.config.max_gradient is not None or self.config.max_skipped:
+            limit = math.inf if self.config.max_gradient is None else self.config.max_gradient
+            norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), limit))
+            if not math.isfinite(norm):
+                raise FloatingPointError(f"the norm of the gradient is {norm}")
+        self.optimizer.step()
+        return value
 
     def _simulate(self, x: Tensor, generator: torch.Generator) -> Tensor:
         yhat = self.model.simulate(x, self.n_draws, generator)
@@ -265,7 +306,7 @@ class _Run:
             yhat = yhat.squeeze(-1)
         # On a GPU the look would stall the stream; there the loss tells.
         if yhat.device.type == "cpu" and not math.isfinite(float(yhat.detach().sum())):
-            self._give_up("the model gives values that are not finite", self.epoch + 1)
+            raise FloatingPointError("the model gives values that are not finite")
         return yhat
 
     def _batches(self) -> Iterator[tuple[Tensor | None, Objective, float]]:
@@ -293,7 +334,10 @@ class _Run:
         assert self.validate is not None
         self.model.eval()
         with torch.no_grad():
-            score = float(self.validate(self.model, self.generator(2, self.x.device)))
+            try:
+                score = float(self.validate(self.model, self.generator(2, self.x.device)))
+            except FloatingPointError as error:
+                self._give_up(str(error), self.epoch)
         if not math.isfinite(score):
             self._give_up(f"the held-out score is {score}", self.epoch)
         if self.fit.best_score is None or score < self.fit.best_score:
@@ -322,14 +366,16 @@ class _Run:
     def check_weights(self) -> None:
         """Raise if the last step, whose result no loss has seen, spoilt the weights."""
         if not all_finite(self.model.state_dict()):
-            self._give_up("the last step made weights that are not finite,", self.epoch)
+            self._give_up("the last step made weights that are not finite", self.epoch)
 
-    def _give_up(self, what: str, epoch: int) -> NoReturn:
+    def _give_up(self, failure: str, epoch: int) -> NoReturn:
         kept = f"those of epoch {self.fit.best_epoch}, the best" if self.best else "the last that were finite"
         self.model.load_state_dict(self.best or self.good)
         self.model.eval()
+        row = f", after {self.n_failed} failed steps in a row" if self.n_failed > 1 else ""
         raise FloatingPointError(
-            f"{what} in epoch {epoch}. Try a smaller learning_rate (it was {self.config.learning_rate}), "
+            f"Training gave up in epoch {epoch}{row}: {failure.rstrip('.')}. "
+            f"Try a smaller learning_rate (it was {self.config.learning_rate}), "
             "scale x and y to about unit variance, or look for extreme values in them. "
             f"The model has weights again, {kept}."
         )
@@ -343,6 +389,7 @@ class _Run:
             best=self.best,
             average=self.average,
             n_averaged=self.n_averaged,
+            n_failed=self.n_failed,
             best_score=self.fit.best_score,
             best_epoch=self.fit.best_epoch,
         )
@@ -351,7 +398,7 @@ class _Run:
         """Undo an epoch that was cut short."""
         last = self.boundary
         last.put_into(self.model, self.optimizer)
-        self.epoch, self.n_averaged = last.epoch, last.n_averaged
+        self.epoch, self.n_averaged, self.n_failed = last.epoch, last.n_averaged, last.n_failed
         self.best, self.average = last.best, last.average
         self.fit.best_score, self.fit.best_epoch = last.best_score, last.best_epoch
         del self.fit.history[last.epoch :]
