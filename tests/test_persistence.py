@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 import warnings
 import zipfile
 from functools import cache
@@ -60,6 +61,7 @@ from localw2.persistence import (
     TRUSTED,
     Stored,
     check_storable,
+    check_writable,
     pack_regressor,
     read,
     unpack_regressor,
@@ -290,6 +292,20 @@ def test_where_it_cannot_be_written(tmp_path):
         write(3, Stored("k"))
     with pytest.raises(ValueError, match="null character"):
         read("a\0b")
+
+
+def test_a_place_is_tried_before_it_is_needed(tmp_path):
+    check_writable(tmp_path / "m", "checkpoint")
+    assert list(tmp_path.iterdir()) == []
+    for place, message in (
+        (3, "checkpoint=3 is not a path"),
+        (tmp_path, "is a folder; give the name of a file in it"),
+        (tmp_path / "no" / "m", "its folder does not exist; create it"),
+        ("/proc/m", r"cannot be written \(.*\); name a file in a folder that you may write to"),
+        (tmp_path / ("m" * 300), "cannot be written"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            check_writable(place, "checkpoint")
 
 
 @pytest.mark.parametrize("step", ["os.replace", "os.fsync", "serialise"])
@@ -1069,6 +1085,25 @@ def test_lying_sizes_allocate_nothing(tmp_path):
     with pytest.raises(ValueError, match="not a localw2 model file"):
         read(path)
     assert time.perf_counter() - start < 2
+
+
+def test_settings_cannot_swell_in_memory(tmp_path):
+    """A file of empty lists takes thirty times its size when parsed; so settings are few, on both sides."""
+    path = tmp_path / "m"
+    content = {"format": "localw2", "format_version": 1, "kind": "k", "regressors": []}
+    path.write_bytes(sealed({}, {**content, "settings": {"a": [[]] * 3_000_000}}, b""))
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="not a localw2 model file"):
+            read(path)
+        assert tracemalloc.get_traced_memory()[1] < 1e6
+    finally:
+        tracemalloc.stop()
+    with pytest.raises(ValueError, match=r"more than 10 MB, .* keep large things as"):
+        write(tmp_path / "large", Stored("k", {"a": "x" * 10_000_001}))
+    assert not (tmp_path / "large").exists()
+    write(path, Stored("k", {"a": "x" * 9_900_000}))
+    assert len(read(path).settings["a"]) == 9_900_000
 
 
 def test_truth_values_are_zero_or_one(tmp_path, good_file):

@@ -11,6 +11,7 @@ import textwrap
 import threading
 import time
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ import pytest
 import torch
 from torch import nn
 
-from localw2 import LazyNeighborhoods, Neighborhoods, Objective, SquaredW2
+from localw2 import LazyNeighborhoods, Neighborhoods, Objective, SquaredW2, training
 from localw2.models.base import RandomMap
 from localw2.models.linear import RandomLinear
 from localw2.models.network import RandomMLP
@@ -257,8 +258,13 @@ def test_a_resumed_fit_ends_as_an_uninterrupted_one(options, at, tmp_path):
             raise KeyboardInterrupt
 
     settings = {"checkpoint": str(tmp_path / "c"), "checkpoint_every": 100, "resume": True, **options}
-    first = train(network(), objective, x, FitConfig(max_epochs=12, **settings), validate, callbacks=(stop,))
-    if len(whole.history) >= at:
+    config = FitConfig(max_epochs=12, **settings)
+    reached = len(whole.history) >= at
+    with (
+        told(f"interrupted after epoch {at} of 12: the model has learnt so far") if reached else nullcontext()
+    ):
+        first = train(network(), objective, x, config, validate, callbacks=(stop,))
+    if reached:
         assert first.stopped == f"interrupted after epoch {at}"
     other = RandomMLP(1, width=8, generator=seeded(99))  # its own weights must not matter
     second = train(other, objective, x, FitConfig(max_epochs=12, **settings), validate)
@@ -266,6 +272,10 @@ def test_a_resumed_fit_ends_as_an_uninterrupted_one(options, at, tmp_path):
     assert second.stopped == whole.stopped
     # A finished fit resumes to itself.
     assert_same(train(network(), objective, x, FitConfig(max_epochs=12, **settings), validate), whole)
+
+
+def told(message):
+    return pytest.warns(UserWarning, match=message)
 
 
 class Interrupting(RandomMap):
@@ -296,12 +306,18 @@ def test_an_epoch_cut_short_is_undone(at_call, keep, tmp_path):
     settings = FitConfig(**options, checkpoint=str(tmp_path / "c"), history=str(tmp_path / "h"), resume=True)
     model = Interrupting(at_call)
     start = weights(model)
-    cut = train(model, objective, x, settings, score_inner)
     done = (at_call - 1) // math.ceil(objective.hoods.n_balls / 20)
-    assert cut.stopped == f"interrupted after epoch {done}"
-    assert len(cut.history) == done == len(lines(tmp_path / "h"))
-    if done == 0:
+    if done == 0:  # nothing to keep: the interrupt is the caller's
+        with pytest.raises(KeyboardInterrupt):
+            train(model, objective, x, settings, score_inner)
         assert all(torch.equal(value, start[name]) for name, value in model.state_dict().items())
+        assert not (tmp_path / "c").exists()
+    else:
+        with told(f"interrupted after epoch {done} of 5"):
+            cut = train(model, objective, x, settings, score_inner)
+        assert cut.stopped == f"interrupted after epoch {done}"
+        assert len(cut.history) == done
+    assert len(lines(tmp_path / "h")) == done
     assert_same(train(Interrupting(None), objective, x, settings, score_inner), whole)
 
 
@@ -333,7 +349,8 @@ def test_ctrl_c_anywhere_is_harmless(seed, tmp_path, interruptible):
         timer = threading.Timer(rng.uniform(0, 0.02), _thread.interrupt_main)
         # Started from inside, so that it never strikes outside of the fit.
         begin = (lambda entry, timer=timer: None if timer.ident else timer.start(),)
-        fit = train(network(), objective, x, config, score, begin)
+        with told(r"interrupted after epoch \d+ of 200"):
+            fit = train(network(), objective, x, config, score, begin)
         timer.cancel()
         assert fit.stopped == f"interrupted after epoch {len(fit.history)}"
         assert lines(tmp_path / "h") == fit.history
@@ -354,9 +371,54 @@ def test_ctrl_c_keeps_the_best_so_far():
             raise KeyboardInterrupt
 
     config = FitConfig(max_epochs=50, keep="best", validate_every=1)
-    fit = train(network(), objective, x, config, validate, callbacks=(stop,))
+    with told("interrupted after epoch 4 of 50"):
+        fit = train(network(), objective, x, config, validate, callbacks=(stop,))
     assert fit.best_epoch == 2
     assert all(torch.equal(value, best[1][name]) for name, value in fit.model.state_dict().items())
+
+
+@pytest.mark.parametrize("strike", ["all_finite", "write_checkpoint"])
+def test_ctrl_c_while_the_fit_is_wound_up_loses_nothing(strike, tmp_path, monkeypatch):
+    """After the last epoch there is still a file to write and weights to choose."""
+    x, objective = problem()
+    options = {"max_epochs": 6, "keep": "average", "averaged": 0.5}
+    whole = train(network(), objective, x, FitConfig(**options))
+    original, done = getattr(training, strike), []
+
+    def interrupt_once(*arguments):
+        if len(done) == 6:
+            done.append("struck")
+            raise KeyboardInterrupt
+        return original(*arguments)
+
+    monkeypatch.setattr(training, strike, interrupt_once)
+    config = FitConfig(**options, checkpoint=str(tmp_path / "c"))
+    with told("interrupted after epoch 6 of 6"):
+        fit = train(network(), objective, x, config, callbacks=(lambda entry: done.append(entry["epoch"]),))
+    assert_same(fit, whole)
+    assert read(tmp_path / "c").settings["epoch"] == 6
+
+
+def test_a_checkpoint_that_cannot_be_written_does_not_end_the_fit(tmp_path, monkeypatch):
+    x, objective = problem()
+    whole = train(network(), objective, x, FitConfig(max_epochs=8))
+
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(training, "write_checkpoint", full)
+    with told("could not be written") as warned:
+        fit = train(
+            network(),
+            objective,
+            x,
+            FitConfig(max_epochs=8, checkpoint=str(tmp_path / "c"), checkpoint_every=2),
+        )
+    assert_same(fit, whole)
+    # Once on the way, and once at the end.
+    first, last = (str(w.message) for w in warned)
+    assert re.search(r"after epoch 2 \(No space left on device\)\. Training goes on", first)
+    assert re.search(r"after epoch 8 .* The fit is done all the same", last)
 
 
 def test_checkpoints_are_written_on_the_way_and_at_the_end(tmp_path):
@@ -435,7 +497,42 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path):
     with pytest.raises(ValueError, match="is the checkpoint of another fit"):
         train(network(), objective, x, config)
     path.write_bytes(b"not ours")
-    with pytest.raises(ValueError, match="is not a localw2 model file"):
+    with pytest.raises(ValueError, match=r"is not a localw2 model file.* delete it to start over"):
+        train(network(), objective, x, config)
+
+
+def without(name):
+    return lambda settings, tensors: settings.pop(name)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        without("epoch"),
+        without("n_failed"),
+        without("seconds"),
+        lambda settings, tensors: settings.update(seconds="long"),
+        lambda settings, tensors: settings.update(epoch=7),
+        lambda settings, tensors: settings.update(n_averaged=None),
+        lambda settings, tensors: tensors.pop("history.loss"),
+        lambda settings, tensors: tensors.update({"history.rate": torch.zeros(9, dtype=torch.float64)}),
+        lambda settings, tensors: tensors.update({"optimizer.first.step": torch.zeros(1)}),
+        lambda settings, tensors: tensors.update({"best.other": torch.zeros(1)}),
+    ],
+)
+def test_a_damaged_checkpoint_is_refused_with_advice(spoil, tmp_path):
+    x, objective = problem()
+    path = tmp_path / "c"
+    config = FitConfig(max_epochs=4, checkpoint=str(path), resume=True)
+    train(network(), objective, x, config)
+    stored = read(path)
+    spoil(stored.settings, stored.tensors)
+    write(path, stored)
+    with pytest.raises(ValueError, match=r"c is damaged \(.*\); delete it to start over"):
+        train(network(), objective, x, config)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-9])
+    with pytest.raises(ValueError, match=r"truncated or damaged.* delete it to start over"):
         train(network(), objective, x, config)
 
 
@@ -711,6 +808,10 @@ def test_a_long_gradient_is_shortened():
         ({"max_gradient": math.nan}, "max_gradient=nan must be a positive number"),
         ({"max_gradient": "1"}, "max_gradient='1' is not a number"),
         ({"resume": True}, "resume=True needs checkpoint"),
+        ({"checkpoint": 5}, "checkpoint=5 is not a path; give a file name"),
+        ({"history": 5}, "history=5 is not a path"),
+        ({"progress": "no"}, "progress='no' must be True or False"),
+        ({"keep": "average", "patience": 3}, "which a fit with patience may not reach; choose keep='best'"),
     ],
 )
 def test_bad_settings_are_named(options, message):
@@ -718,10 +819,44 @@ def test_bad_settings_are_named(options, message):
         FitConfig(**options)
 
 
+def test_numpy_scalars_become_plain(tmp_path):
+    """As a search over settings gives them."""
+    x, objective = problem()
+    path = tmp_path / "c"
+    options = {
+        "max_epochs": 4,
+        "n_draws": 2,
+        "batch_balls": 20,
+        "learning_rate": 0.25,
+        "patience": 3,
+        "seed": 1,
+    }
+    options |= {
+        "checkpoint_every": 2,
+        "validate_every": 2,
+        "weight_decay": 0.5,
+        "max_gradient": 1.0,
+        "keep": "best",
+    }
+    plain = FitConfig(**options, checkpoint=str(path), resume=True, progress=False)
+    given = {k: np.array(v)[()] if not isinstance(v, str) else v for k, v in options.items()}
+    given["learning_rate"] = np.float32(0.25)
+    config = FitConfig(**given, checkpoint=path, resume=np.True_, progress=np.False_)
+    assert config == plain
+    assert [type(value) for value in vars(config).values()] == [type(value) for value in vars(plain).values()]
+    fit = train(network(), objective, x, config, score)
+    assert_same(train(network(), objective, x, plain, score), fit)  # from its checkpoint
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"keep": "best"}, "keep='best' needs validate"),
+        (
+            {"checkpoint": "/proc/c"},
+            r"checkpoint='/proc/c' cannot be written \(.*\); name a file in a folder",
+        ),
+        ({"checkpoint": "/"}, "checkpoint='/' is a folder"),
         ({"patience": 3}, "patience needs validate"),
         ({"checkpoint": "/no/such/folder/c"}, "checkpoint='/no/such/folder/c': its folder does not exist"),
         ({"history": "/no/such/folder/h"}, "history='/no/such/folder/h': its folder does not exist"),
@@ -741,6 +876,12 @@ def test_arguments_that_do_not_fit_are_named():
         train(network(), objective, x.numpy())
     with pytest.raises(ValueError, match="model is Linear; give a RandomMap"):
         train(nn.Linear(1, 1), objective, x)
+    with pytest.raises(ValueError, match="config is dict; give a FitConfig"):
+        train(network(), objective, x, {"max_epochs": 3})
+    with pytest.raises(ValueError, match="objective is function; give an Objective"):
+        train(network(), score, x)
+    with pytest.raises(ValueError, match="RandomMLP has no parameters to train"):
+        train(network().requires_grad_(False), objective, x)
     with pytest.raises(ValueError, match=r"x is torch.float64 and the model torch.float32"):
         train(network(), objective, x.double())
 

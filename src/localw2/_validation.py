@@ -140,6 +140,20 @@ def check_count(value: Any, name: str, low: int, high: int | None = None, why: s
     return count
 
 
+def check_flag(value: Any, name: str) -> bool:
+    """Return True or False; any other value may be a misunderstanding, as "no" would be."""
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"{name}={value!r} must be True or False.")
+    return bool(value)
+
+
+def check_probability(value: Any, name: str) -> float:
+    """Return value as a float strictly between 0 and 1."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < 1:
+        raise ValueError(f"{name}={value!r} must be a probability strictly between 0 and 1, such as 0.9.")
+    return float(value)
+
+
 def seed_of(random_state: Any) -> int:
     """Draw one 63-bit seed from an int, a numpy Generator or None (fresh entropy)."""
     if isinstance(random_state, bool) or not (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from dataclasses import dataclass, is_dataclass
 from typing import Any, final
@@ -11,6 +12,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from localw2._validation import check_count
 from localw2.losses import Objective
 from localw2.neighborhoods import Neighborhoods
 from localw2.persistence import Stored, read, write
@@ -18,6 +20,7 @@ from localw2.persistence import Stored, read, write
 State = dict[str, Tensor]
 
 _WEIGHTS = ("model", "best", "average")
+_RECORD = ("epoch", "loss", "rate", "score", "skipped", "seconds")
 _NUMBERS = ("epoch", "n_averaged", "n_failed", "best_score", "best_epoch")
 
 
@@ -66,9 +69,10 @@ def write_checkpoint(
     >>> import tempfile
     >>> state = {"slope": torch.tensor([2.0])}
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_checkpoint(folder + "/c", Checkpoint(3, state, {}, {}, {}, 0, 0, None, None), {}, [], 1.5)
-    ...     read_checkpoint(folder + "/c", {}, state)[0].epoch
-    3
+    ...     checkpoint = Checkpoint(1, state, {}, {}, {}, 0, 0, None, None)
+    ...     write_checkpoint(folder + "/c", checkpoint, {}, [{"epoch": 1, "loss": 0.5}], 1.5)
+    ...     read_checkpoint(folder + "/c", {}, state)[1]
+    [{'epoch': 1, 'loss': 0.5}]
     """
     tensors = {
         f"{group}.{name}": value for group in _WEIGHTS for name, value in getattr(checkpoint, group).items()
@@ -76,8 +80,8 @@ def write_checkpoint(
     for index, state in checkpoint.optimizer.items():
         tensors |= {f"optimizer.{index}.{name}": value for name, value in state.items()}
     settings = {name: getattr(checkpoint, name) for name in _NUMBERS}
-    settings |= {"seconds": seconds, "history": history, "identity": identity}
-    write(path, Stored("checkpoint", settings, tensors))
+    settings |= {"seconds": seconds, "identity": identity}
+    write(path, Stored("checkpoint", settings, tensors | history_tensors(history)))
 
 
 def read_checkpoint(
@@ -87,7 +91,10 @@ def read_checkpoint(
 
     ``identity`` is that of the fit to continue and ``state`` its model's, for shapes and devices.
     """
-    stored = read(path)
+    try:
+        stored = read(path)
+    except ValueError as error:
+        raise ValueError(f"{error} If it is a checkpoint, delete it to start over.") from error
     if stored.kind != "checkpoint":
         raise ValueError(f"{path} holds a {stored.kind}, not a checkpoint; name another file to resume from.")
     groups: dict[str, State] = {group: {} for group in (*_WEIGHTS, "optimizer")}
@@ -96,6 +103,16 @@ def read_checkpoint(
         groups.setdefault(group, {})[rest] = value
     past = stored.settings
     _check_same(path, identity, past.get("identity"), _kinds(state) == _kinds(groups["model"]))
+    try:
+        checkpoint, history = _assemble(groups, past, state), tensors_history(stored.tensors)
+        if checkpoint.epoch != len(history):
+            raise ValueError(f"epoch {checkpoint.epoch} with {len(history)} records")
+        return checkpoint, history, float(past["seconds"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is damaged ({error!r}); delete it to start over.") from error
+
+
+def _assemble(groups: dict[str, State], past: dict[str, Any], state: State) -> Checkpoint:
     optimizer: dict[int, State] = {}
     for name, value in groups["optimizer"].items():
         index, _, key = name.partition(".")
@@ -105,7 +122,46 @@ def read_checkpoint(
         for group in _WEIGHTS
     }
     numbers: dict[str, Any] = {name: past[name] for name in _NUMBERS}
-    return Checkpoint(optimizer=optimizer, **weights, **numbers), list(past["history"]), past["seconds"]
+    for name in ("epoch", "n_averaged", "n_failed"):
+        check_count(numbers[name], name, 0)
+    return Checkpoint(optimizer=optimizer, **weights, **numbers)
+
+
+def history_tensors(history: list[dict[str, Any]]) -> State:
+    """The records of epochs as a tensor for each number in them; what others added is left out.
+
+    >>> list(history_tensors([{"epoch": 1, "loss": 0.5, "rate": 0.1, "seconds": 0.01}]))
+    ['history.epoch', 'history.loss', 'history.rate', 'history.seconds']
+    """
+    return {
+        f"history.{name}": torch.tensor([e.get(name, math.nan) for e in history], dtype=torch.float64)
+        for name in _RECORD
+        if any(name in entry for entry in history)
+    }
+
+
+def tensors_history(tensors: State) -> list[dict[str, Any]]:
+    """The records that ``history_tensors`` took apart; ValueError unless they are some."""
+    found = {name: tensors[f"history.{name}"] for name in _RECORD if f"history.{name}" in tensors}
+    epochs = found.get("epoch", torch.empty(0, dtype=torch.float64))
+    for name, column in found.items():
+        if column.dtype != torch.float64 or column.shape != (len(epochs),) or bool(column.isinf().any()):
+            raise ValueError(
+                f"history.{name} is {column.dtype} {tuple(column.shape)}, not a number an epoch."
+            )
+    if epochs.tolist() != list(range(1, len(epochs) + 1)) or (
+        len(epochs) and bool(found["loss"].isnan().any())
+    ):
+        raise ValueError("the history has no loss for each epoch.")
+    columns = {name: column.tolist() for name, column in found.items()}
+    return [
+        {
+            name: int(values[i]) if name in ("epoch", "skipped") else values[i]
+            for name, values in columns.items()
+            if not math.isnan(values[i])
+        }
+        for i in range(len(epochs))
+    ]
 
 
 def identify(model: nn.Module, objective: Objective, x: Tensor, settings: dict[str, Any]) -> dict[str, Any]:

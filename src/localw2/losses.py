@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from localw2._validation import as_rows, as_tensor, check_count, check_finite
+from localw2._validation import as_rows, as_tensor, check_count, check_finite, check_flag
 from localw2.forward_gradient import Problem, evaluate
 from localw2.moments import WeightedMeanVar, WeightedMSE
 from localw2.neighborhoods import LazyNeighborhoods, Neighborhoods
@@ -60,7 +60,7 @@ class SquaredW2(Discrepancy):
     debiased: bool = False
 
     def __post_init__(self) -> None:
-        _check_flag(self.debiased, "debiased")
+        check_flag(self.debiased, "debiased")
 
     @property
     def min_draws(self) -> int:
@@ -94,7 +94,7 @@ class SlicedW2(Discrepancy):
     def __post_init__(self) -> None:
         check_count(self.n_directions, "n_directions", 1)
         check_count(self.random_state, "random_state", 0)
-        _check_flag(self.debiased, "debiased")
+        check_flag(self.debiased, "debiased")
 
     @property
     def min_draws(self) -> int:
@@ -172,7 +172,7 @@ class MeanVar(Discrepancy):
     summed: bool = False
 
     def __post_init__(self) -> None:
-        _check_flag(self.summed, "summed")
+        check_flag(self.summed, "summed")
 
     def bind(self, y: Tensor, hoods: Neighborhoods, weights: Tensor) -> Problem:
         """Compare row by row, and variances."""
@@ -372,8 +372,3 @@ def local_w2(x: Any, y: Any, yhat: Any, delta: float, norm: Norm | None = None) 
         return values @ (hoods.weights / hoods.weights.sum()).to(values)
     loss = Objective(y, hoods)(yhat)
     return loss if as_tensors else float(loss)
-
-
-def _check_flag(value: Any, name: str) -> None:
-    if not isinstance(value, bool):
-        raise ValueError(f"{name}={value!r} must be True or False.")

@@ -16,6 +16,7 @@ import os
 import re
 import secrets
 import stat
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ __all__ = [
     "TRUSTED",
     "Stored",
     "check_storable",
+    "check_writable",
     "pack_regressor",
     "read",
     "unpack_regressor",
@@ -42,7 +44,7 @@ _KEY = "localw2"  # the one key of the safetensors metadata: 'sha256 <64 hex dig
 _REGRESSOR = "__regressor__."  # tensors whose names begin so hold packed regressors
 _SEAL = re.compile(rb'"localw2":"sha256 ([0-9a-f]{64}) ')
 _BLANK = b"0" * 64
-_MAX_HEADER = 100_000_000  # safetensors' own limit
+_MAX_HEADER = 10_000_000  # bytes; parsed JSON can take some thirty times its length in memory
 _MAX_DEPTH = 50
 _PLAIN = "None, bool, int, float, str, list or dict with str keys"
 
@@ -86,7 +88,8 @@ def write(path: str | os.PathLike[str], stored: Stored) -> None:
 def read(path: str | os.PathLike[str]) -> Stored:
     """Read a file that ``write`` wrote; ValueError, with the reason, for anything else.
 
-    Nothing in the file is run, and nothing larger than the file is allocated.
+    Nothing in the file is run. Memory is that of the file and of its header of names and settings, which has
+    at most 10 MB of JSON.
     """
     source = _as_path(path)
     data, content = _read_sealed(source)
@@ -99,6 +102,25 @@ def read(path: str | os.PathLike[str]) -> Stored:
         raise ValueError(
             f"{source} cannot be used: {error or type(error).__name__} "
             "Use another copy of the file, or fit and save the model again."
+        ) from error
+
+
+def check_writable(path: Any, name: str) -> None:
+    """Raise unless a file can be written there, which a long fit had better know before it starts."""
+    if not isinstance(path, str | os.PathLike):
+        raise ValueError(f"{name}={path!r} is not a path; give a file name, or None.")
+    target = Path(os.path.realpath(_as_path(path)))
+    if not target.parent.is_dir():
+        raise ValueError(f"{name}={str(path)!r}: its folder does not exist; create it before the fit.")
+    try:
+        if target.is_dir():
+            raise ValueError(f"{name}={str(path)!r} is a folder; give the name of a file in it.")
+        with tempfile.TemporaryFile(dir=target.parent) as file:
+            file.write(b"localw2")
+    except OSError as error:
+        raise ValueError(
+            f"{name}={str(path)!r} cannot be written ({error.strerror}); "
+            "name a file in a folder that you may write to and that has room."
         ) from error
 
 
@@ -137,6 +159,11 @@ def _serialise(stored: Stored) -> bytes:
         data: bytes = needed("safetensors.torch").save(tensors, {_KEY: f"sha256 {_BLANK.decode()} {text}"})
     except (RuntimeError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"safetensors cannot store these tensors: {error}") from error
+    if int.from_bytes(data[:8], "little") > _MAX_HEADER:
+        raise ValueError(
+            f"settings and names take more than {_MAX_HEADER // 10**6} MB, which read() would refuse; "
+            "keep large things as tensors."
+        )
     seal = _seal(data)
     assert seal is not None
     return data[: seal.start] + _digest(data, seal) + data[seal.stop :]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from numbers import Real
 from pathlib import Path
 from typing import Any, NoReturn, final
@@ -15,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from localw2._validation import check_count
+from localw2._validation import check_count, check_flag
 from localw2.checkpoints import (
     Checkpoint,
     State,
@@ -28,12 +30,60 @@ from localw2.checkpoints import (
 from localw2.losses import Objective
 from localw2.models.base import RandomMap
 from localw2.neighborhoods import LazyNeighborhoods, Neighborhoods
+from localw2.persistence import check_writable
 from localw2.progress import HistoryFile, progress_bar
 
 # A model and a generator to a score on held-out rows, the lower the better.
 Validate = Callable[[RandomMap, torch.Generator], float]
 # Called after every epoch with its record; returning True stops the fit.
 Callback = Callable[[dict[str, Any]], bool | None]
+
+
+def _check_choice(value: Any, name: str, choices: tuple[str, ...]) -> str:
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(f"{name}={value!r} is not known; choose one of {choices}.")
+    return value
+
+
+def _check_number(value: Any, name: str, valid: Callable[[float], bool], words: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise ValueError(f"{name}={value!r} is not a number.")
+    if not valid(float(value)):
+        raise ValueError(f"{name}={value} {words}.")
+    return float(value)
+
+
+def _check_path(value: Any, name: str) -> str:
+    if not isinstance(value, str | os.PathLike):
+        raise ValueError(f"{name}={value!r} is not a path; give a file name, or None.")
+    return os.fsdecode(value)
+
+
+_OPTIONAL = ("batch_balls", "patience", "max_gradient", "checkpoint", "history")
+_CHECKS: dict[str, Callable[[Any, str], Any]] = {
+    "max_epochs": partial(check_count, low=1),
+    "learning_rate": partial(
+        _check_number, valid=lambda v: 0 < v < math.inf, words="must be a positive number, such as 0.02"
+    ),
+    "weight_decay": partial(_check_number, valid=lambda v: 0 <= v < math.inf, words="must be a number >= 0"),
+    "schedule": partial(_check_choice, choices=("cosine", "constant")),
+    "n_draws": partial(check_count, low=1),
+    "batch_balls": partial(check_count, low=1),
+    "keep": partial(_check_choice, choices=("last", "best", "average")),
+    "averaged": partial(
+        _check_number, valid=lambda v: 0 < v <= 1, words="is the last fraction of epochs: between 0 and 1"
+    ),
+    "validate_every": partial(check_count, low=1),
+    "patience": partial(check_count, low=1),
+    "max_gradient": partial(_check_number, valid=lambda v: v > 0, words="must be a positive number, or None"),
+    "max_skipped": partial(check_count, low=0),
+    "seed": partial(check_count, low=0),
+    "progress": check_flag,
+    "checkpoint": _check_path,
+    "checkpoint_every": partial(check_count, low=1),
+    "resume": check_flag,
+    "history": _check_path,
+}
 
 
 @final
@@ -75,33 +125,18 @@ class FitConfig:
     fingerprint: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("max_epochs", "n_draws", "validate_every", "checkpoint_every"):
-            check_count(getattr(self, name), name, 1)
-        check_count(self.seed, "seed", 0)
-        check_count(self.max_skipped, "max_skipped", 0)
-        for name, choices in (("schedule", ("cosine", "constant")), ("keep", ("last", "best", "average"))):
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name}={getattr(self, name)!r} is not known; choose one of {choices}.")
-        for name in ("learning_rate", "weight_decay", "averaged", "max_gradient"):
+        for name, check in _CHECKS.items():
             value = getattr(self, name)
-            if value is None and name == "max_gradient":
-                continue
-            if isinstance(value, bool) or not isinstance(value, Real):
-                raise ValueError(f"{name}={value!r} is not a number.")
-        if not 0 < self.learning_rate < math.inf:
-            raise ValueError(f"learning_rate={self.learning_rate} must be a positive number, such as 0.02.")
-        if not 0 <= self.weight_decay < math.inf:
-            raise ValueError(f"weight_decay={self.weight_decay} must be a number >= 0.")
-        if not 0 < self.averaged <= 1:
-            raise ValueError(f"averaged={self.averaged} is the last fraction of epochs: between 0 and 1.")
-        if self.max_gradient is not None and not self.max_gradient > 0:
-            raise ValueError(f"max_gradient={self.max_gradient} must be a positive number, or None.")
-        if self.batch_balls is not None:
-            check_count(self.batch_balls, "batch_balls", 1)
-        if self.patience is not None:
-            check_count(self.patience, "patience", 1)
+            if value is not None or name not in _OPTIONAL:
+                # Python's own numbers and strings: torch and JSON take no others.
+                object.__setattr__(self, name, check(value, name))
         if self.resume and self.checkpoint is None:
             raise ValueError("resume=True needs checkpoint, the file to continue from and to write to.")
+        if self.keep == "average" and self.patience is not None:
+            raise ValueError(
+                "keep='average' takes the last part of max_epochs, which a fit with patience may not reach; "
+                "choose keep='best', or patience=None."
+            )
 
     def rate(self, epoch: int) -> float:
         """The learning rate of an epoch (from 0)."""
@@ -151,10 +186,11 @@ def train(
     """Minimise the objective over the model's parameters with AdamW.
 
     The draws of an epoch depend on (seed, epoch) alone, so that a resumed fit continues as if it had never
-    stopped. Ctrl-C stops cleanly: the epoch under way is undone and what there is is kept. A callback that
-    returns True stops too. A loss or score that is not finite is a FloatingPointError (a loss, after
-    ``max_skipped`` others), after which the model has the best weights so far, or the last that gave a finite
-    loss. The loss of an epoch is that of its steps that did not fail, or if all did that of the epoch before.
+    stopped. Ctrl-C stops cleanly, with a warning: the epoch under way is undone and what there is is kept;
+    before the first epoch is done it is a KeyboardInterrupt as anywhere. A callback that returns True stops
+    too. A loss or score that is not finite is a FloatingPointError (a loss, after ``max_skipped`` others),
+    after which the model has the best weights so far, or the last that gave a finite loss. The loss of an
+    epoch is that of its steps that did not fail, or if all did that of the epoch before.
 
     >>> from localw2 import Neighborhoods
     >>> from localw2.models.linear import RandomLinear
@@ -164,12 +200,10 @@ def train(
     >>> fit.losses[-1] < fit.losses[0], fit.stopped
     (True, 'all epochs done')
     """
-    config = config or FitConfig()
+    config = FitConfig() if config is None else config
     _check(model, objective, x, config, validate)
-    start = time.perf_counter()
     run = _Run(model, objective, x, config, validate)
     run.restore()
-    before = run.fit.seconds
     with (
         HistoryFile(config.history, run.fit.history) as history,
         progress_bar(config.progress, config.max_epochs) as show,
@@ -182,17 +216,22 @@ def train(
                 if sum(bool(callback(entry)) for callback in callbacks):
                     run.fit.stopped = f"a callback asked for it after epoch {run.epoch}"
                     break
-                run.fit.seconds = before + time.perf_counter() - start
                 if run.epoch % config.checkpoint_every == 0:
                     run.save()
+            run.finish()
         except KeyboardInterrupt:
             run.roll_back()
             history.rewrite(run.fit.history)
+            if run.epoch == 0:
+                raise
             run.fit.stopped = f"interrupted after epoch {run.epoch}"
-    run.check_weights()
-    run.fit.seconds = before + time.perf_counter() - start
-    run.save()
-    run.finish()
+            run.finish()
+    if run.fit.stopped.startswith("interrupted"):
+        warnings.warn(
+            f"interrupted after epoch {run.epoch} of {config.max_epochs}: the model has learnt so far and no "
+            "further. With a checkpoint, the same call goes on from here.",
+            stacklevel=2,
+        )
     return run.fit
 
 
@@ -200,12 +239,20 @@ def _check(
     model: RandomMap, objective: Objective, x: Tensor, config: FitConfig, validate: Validate | None
 ) -> None:
     """Say now what would otherwise show after hours."""
+    if not isinstance(config, FitConfig):
+        raise ValueError(
+            f"config is {type(config).__name__}; give a FitConfig, as in FitConfig(max_epochs=100)."
+        )
+    if not isinstance(objective, Objective):
+        raise ValueError(f"objective is {type(objective).__name__}; give an Objective(y, hoods).")
     if config.keep == "best" and validate is None:
         raise ValueError("keep='best' needs validate, a score on held-out rows, to know which is best.")
     if config.patience is not None and validate is None:
         raise ValueError("patience needs validate: the training loss of a flexible model falls for ever.")
     if not isinstance(model, RandomMap):
         raise ValueError(f"model is {type(model).__name__}; give a RandomMap, such as RandomMLP(n_inputs).")
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ValueError(f"{type(model).__name__} has no parameters to train; make them nn.Parameter.")
     if not isinstance(x, Tensor):
         raise ValueError(f"x is {type(x).__name__}; give a tensor, as in torch.as_tensor(x).")
     if len(x) != len(objective.y):
@@ -214,10 +261,10 @@ def _check(
         )
     if isinstance(objective.hoods, LazyNeighborhoods) and config.batch_balls is None:
         raise ValueError("lazy neighbourhoods never hold all balls: set batch_balls, such as 256.")
-    for name in ("checkpoint", "history"):
-        path = getattr(config, name)
-        if path is not None and not Path(path).absolute().parent.is_dir():
-            raise ValueError(f"{name}={str(path)!r}: its folder does not exist; create it before the fit.")
+    if config.checkpoint is not None:
+        check_writable(config.checkpoint, "checkpoint")
+    if config.history is not None and not Path(config.history).absolute().parent.is_dir():
+        raise ValueError(f"history={config.history!r}: its folder does not exist; create it before the fit.")
 
 
 class _Run:
@@ -238,6 +285,8 @@ class _Run:
         self.n_averaged = 0
         self.n_failed = 0  # steps in a row
         self.n_draws = max(config.n_draws, objective.discrepancy.min_draws)
+        self.told = False  # of a checkpoint that could not be written
+        self.started = time.perf_counter()
         self.boundary = self._boundary()
         self.good = self.boundary.model
 
@@ -356,17 +405,16 @@ class _Run:
         return True
 
     def finish(self) -> None:
-        """Put the weights that were asked for into the model."""
+        """Write the checkpoint, and put the weights that were asked for into the model."""
+        # No loss has seen what the last step made.
+        if not all_finite(self.model.state_dict()):
+            self._give_up("the last step made weights that are not finite", self.epoch)
+        self.save(last=True)
         if self.config.keep == "best" and self.best:
             self.model.load_state_dict(self.best)
         elif self.config.keep == "average" and self.average:
             self.model.load_state_dict(self.average)
         self.model.eval()
-
-    def check_weights(self) -> None:
-        """Raise if the last step, whose result no loss has seen, spoilt the weights."""
-        if not all_finite(self.model.state_dict()):
-            self._give_up("the last step made weights that are not finite", self.epoch)
 
     def _give_up(self, failure: str, epoch: int) -> NoReturn:
         kept = f"those of epoch {self.fit.best_epoch}, the best" if self.best else "the last that were finite"
@@ -403,21 +451,35 @@ class _Run:
         self.fit.best_score, self.fit.best_epoch = last.best_score, last.best_epoch
         del self.fit.history[last.epoch :]
 
-    def save(self) -> None:
-        """Write the checkpoint, where one is asked for."""
-        path, last = self.config.checkpoint, self.boundary
+    def save(self, last: bool = False) -> None:
+        """Write the checkpoint, where one is asked for; a disk that is full does not end the fit."""
+        self.fit.seconds = time.perf_counter() - self.started
+        path, state = self.config.checkpoint, self.boundary
         # Of spoilt weights the next epoch will tell; the file keeps the last state of use.
-        if path is not None and all_finite(last.model):
-            write_checkpoint(path, last, self.identity, self.fit.history[: last.epoch], self.fit.seconds)
+        if path is None or not all_finite(state.model):
+            return
+        try:
+            history = self.fit.history[: state.epoch]
+            write_checkpoint(path, state, self.identity, history, self.fit.seconds)
+        except OSError as error:
+            if last or not self.told:
+                then = "The fit is done all the same" if last else "Training goes on, and tries again later"
+                warnings.warn(
+                    f"the checkpoint {path!r} could not be written after epoch {state.epoch} "
+                    f"({error.strerror or error}). {then}; what is there is older, or nothing.",
+                    stacklevel=3,
+                )
+            self.told = True
 
     def restore(self) -> None:
         """Continue from the checkpoint, where that is asked for and there is one."""
         path = self.config.checkpoint
         if path is None or not self.config.resume or not Path(path).exists():
             return
-        self.boundary, self.fit.history, self.fit.seconds = read_checkpoint(
+        self.boundary, self.fit.history, seconds = read_checkpoint(
             path, self.identity, self.model.state_dict()
         )
+        self.started -= seconds
         self.roll_back()
         self.good = self.boundary.model
 
