@@ -11,6 +11,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from localw2 import Euclidean, Mahalanobis, Neighborhoods, Objective, SquaredW2, Weighted, local_w2
 from localw2.datasets import Linear
+from localw2.estimators import coefficients
 from localw2.estimators.coefficient_laws import Frame, _likelihood_of_variance, _w2_of_variance
 from localw2.estimators.coefficients import RandomCoefficientRegressor
 
@@ -381,7 +382,59 @@ def test_summary_is_a_table_for_people():
     assert "interval" not in plain.splitlines()[0]
 
 
+# --- refits ---
+
+
+def test_a_refit_leaves_nothing_of_the_old_one():
+    x, y = Linear().sample(100, random_state=0)
+    table = pd.DataFrame(x, columns=["age", "dose", "weight"])
+    model = RandomCoefficientRegressor("ml", n_bootstrap=3, confidence=0.8, random_state=0).fit(table, y)
+    assert model.confidence_ == 0.8
+    # Intervals are of the confidence that they were made with.
+    assert "80 % interval" in model.set_params(confidence=0.5).summary()
+    model.set_params(n_bootstrap=0).fit(x, y)
+    fresh = RandomCoefficientRegressor("ml", confidence=0.5, random_state=0).fit(x, y)
+    assert vars(model).keys() == vars(fresh).keys()
+    assert model.summary() == fresh.summary()
+    assert model.to_stored().tensors.keys() == {"mean", "std", "covariance"}
+
+
+@pytest.mark.parametrize("failure", [RuntimeError, KeyboardInterrupt])
+@pytest.mark.parametrize("stage", ["most_likely", "_interval"])
+def test_a_refit_that_fails_leaves_the_old_one_whole(monkeypatch, failure, stage):
+    x, y = Linear().sample(100, random_state=0)
+    model = RandomCoefficientRegressor("ml", n_bootstrap=3, random_state=0).fit(x, y)
+    before, summary = dict(vars(model)), model.summary()
+
+    def fail(*arguments):
+        raise failure
+
+    monkeypatch.setattr(coefficients, stage, fail)
+    with pytest.raises(failure):
+        model.fit(x[:, :2], 100 * y)
+    assert vars(model) == before
+    assert model.summary() == summary
+    assert model.predict(x).shape == (100,)
+
+
 # --- misuse, and scikit-learn's contract ---
+
+
+@pytest.mark.parametrize(
+    ("x_unit", "y_unit", "words"),
+    [
+        (1.0, 1e101, r"y has values of size .*; squares of more than 1e\+100 overflow"),
+        (1.0, 1e-102, "y varies by"),
+        (1e102, 1.0, "X has values of size"),
+        (1e-102, 1.0, "X varies by"),
+        (1e-90, 1e90, r"coefficients would have sizes from .*e\+1\d\d, .* units too far apart"),
+        (1e90, 1e-90, "coefficients would have sizes from .*e-1"),
+    ],
+)
+def test_extreme_scales(x_unit, y_unit, words):
+    x, y = Linear().sample(50, random_state=0)
+    with pytest.raises(ValueError, match=words):
+        RandomCoefficientRegressor("ml").fit(x_unit * x, y_unit * y)
 
 
 @pytest.mark.parametrize(
@@ -400,6 +453,10 @@ def test_summary_is_a_table_for_people():
         ({"confidence": True}, "confidence=True"),
         ({"max_epochs": 0}, "max_epochs=0"),
         ({"random_state": "seed"}, "random_state='seed'"),
+        ({"delta": np.array([0.1, 0.2])}, "is not a number; it is the radius"),
+        ({"norm": np.eye(3)}, "is not a norm; give 'auto' or one such as"),
+        ({"debiased": "no"}, "debiased='no' must be True or False"),
+        ({"learning_rate": -1.0}, "learning_rate=-1.0 must be a positive number"),
     ],
 )
 def test_wrong_settings(settings, message):
@@ -413,6 +470,7 @@ def test_wrong_questions():
     for wrong in (0.0, 1.0, [0.5, 1.5]):
         with pytest.raises(ValueError, match="strictly between 0 and 1"):
             model.predict_quantiles(x, wrong)
+    np.testing.assert_array_equal(model.predict_quantiles(x), model.predict_quantiles(x, [0.05, 0.5, 0.95]))
     with pytest.raises(ValueError, match="coverage"):
         model.predict_interval(x, 90)
     with pytest.raises(ValueError, match="n_samples"):

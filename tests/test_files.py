@@ -1,6 +1,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from localw2 import LocalW2Regressor, RandomCoefficientRegressor, Weighted, load, save
 from localw2.datasets import Linear, Nonlinear
@@ -33,6 +34,38 @@ def test_coefficients_come_back_bit_for_bit(tmp_path, n_bootstrap, covariance):
         loaded.predict(frame, return_std=True), model.predict(frame, return_std=True)
     )
     assert vars(loaded).keys() == vars(model).keys()
+
+
+@pytest.fixture(scope="module")
+def bootstrapped():
+    x, y = Linear().sample(60, random_state=0)
+    return RandomCoefficientRegressor("ml", n_bootstrap=3, random_state=0).fit(x, y)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda s, t: s.update(confidence=90),
+        lambda s, t: s.update(confidence=None),
+        lambda s, t: s.update(feature_names="abc"),
+        lambda s, t: t.pop("std_se"),
+        lambda s, t: t.pop("covariance"),
+        lambda s, t: t.update(more=torch.zeros(1)),
+        lambda s, t: t["std"].neg_(),
+        lambda s, t: t["std"].mul_(2),
+        lambda s, t: t["covariance"].neg_(),
+        lambda s, t: t["covariance"][0].add_(1),
+        lambda s, t: t["covariance"].sub_(9).fill_diagonal_(float(t["covariance"][1, 1])),
+    ],
+)
+def test_coefficients_that_are_no_law_are_refused(bootstrapped, spoil):
+    stored = bootstrapped.to_stored()
+    RandomCoefficientRegressor.from_stored(stored)
+    spoil(stored.settings, stored.tensors)
+    with pytest.raises(
+        ValueError, match=r"confidence|feature_names|all together|std|covariance|fit together"
+    ):
+        RandomCoefficientRegressor.from_stored(stored)
 
 
 def test_what_cannot_be_saved_or_loaded_says_so(tmp_path):

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 from sklearn.base import BaseEstimator, RegressorMixin, clone
-from sklearn.ensemble import HistGradientBoostingRegressor
+from sklearn.ensemble import HistGradientBoostingRegressor, StackingRegressor
 from sklearn.linear_model import LinearRegression, Ridge
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from localw2 import (
@@ -26,12 +26,15 @@ from localw2 import (
     SlicedW2,
     SquaredW2,
     Weighted,
+    load,
 )
 from localw2.datasets import Nonlinear
+from localw2.estimators import regression
 from localw2.estimators.anchoring import MOST, Anchored, anchor_strength
 from localw2.estimators.bases import fold_base, local_spread
 from localw2.estimators.integration import balanced_draws
 from localw2.estimators.regression import LocalW2Regressor
+from localw2.estimators.settings import fingerprint
 from localw2.models.network import RandomMLP
 from localw2.persistence import Stored, read, write
 from localw2.training import FitConfig, train
@@ -156,7 +159,7 @@ class TestLaw:
 
     def test_quantiles_rise_and_agree_with_samples(self, fitted):
         model, x, _ = fitted
-        levels = np.linspace(0, 1, 21)
+        levels = np.linspace(0.01, 0.99, 21)
         quantiles = model.predict_quantiles(x[:50], levels)
         assert (np.diff(quantiles, axis=0) >= 0).all()
         draws = model.sample([[-0.4], [0.4]], 20000, random_state=0)
@@ -224,16 +227,26 @@ class TestReproducible:
 
 
 class TestPaper:
-    def test_is_the_printed_loss_on_raw_data(self):
+    def test_is_the_printed_method_on_raw_data(self):
+        """The call of the documentation, but for the width and the epochs."""
         x, y = Nonlinear().sample(200, random_state=0)
         model = LocalW2Regressor(
-            base=None, debiased=False, delta=0.1, standardize=False, width=8, max_epochs=30, random_state=0
+            base=None,
+            debiased=False,
+            delta=0.1,
+            standardize=False,
+            n_draws=1,
+            learning_rate=0.025,
+            schedule="constant",
+            width=8,
+            max_epochs=30,
+            random_state=0,
         ).fit(x, y)
         config = model.fit_.config
         net = RandomMLP(1, 1, 8, 2, generator=torch.Generator().manual_seed(config.seed))
         objective = Objective(torch.tensor(y[:, None], dtype=torch.float32), Neighborhoods.within(x, 0.1))
         by_hand = FitConfig(
-            max_epochs=30, learning_rate=0.02, weight_decay=0.005, n_draws=4, seed=config.seed
+            max_epochs=30, learning_rate=0.025, schedule="constant", n_draws=1, seed=config.seed
         )
         fit = train(net, objective, torch.tensor(x, dtype=torch.float32), by_hand)
         assert fit.losses == model.fit_.losses
@@ -369,6 +382,41 @@ class TestData:
         model = LocalW2Regressor(**QUICK, base=base, random_state=0).fit(x, y)
         assert model.predict(x).shape == (80, 2)
 
+    def test_a_base_whose_predict_comes_with_its_fit(self):
+        """A stack has no attribute predict until it is fitted."""
+        x, y = two_outputs(80)
+        stack = StackingRegressor([("ridge", Ridge()), ("line", LinearRegression())], Ridge(), cv=2)
+        model = LocalW2Regressor(**QUICK, base=stack, random_state=0).fit(x, y[:, 0])
+        assert model.score(x, y[:, 0]) > 0.1
+        assert model.base_name_ == "given"
+
+    def test_numpy_scalars_are_settings(self, tmp_path):
+        """As a grid of settings gives them; saved, in mini-batches, with a checkpoint."""
+        x, y = two_outputs(60)
+        plain = {"max_epochs": 4, "width": 6, "depth": 1, "n_draws": 3, "batch_balls": 20, "n_folds": 3}
+        plain |= {
+            "learning_rate": 0.25,
+            "debiased": True,
+            "residual": False,
+            "standardize": True,
+            "delta": 0.5,
+        }
+        given = {name: np.array(value)[()] for name, value in plain.items()} | {
+            "learning_rate": np.float32(0.25)
+        }
+        given["checkpoint"] = tmp_path / "c"
+        fits = [
+            LocalW2Regressor(**settings, base=Ridge(), random_state=np.int64(0)).fit(x, y[:, 0])
+            for settings in (plain, given)
+        ]
+        fits[1].save(tmp_path / "model")
+        for model in (fits[1], load(tmp_path / "model")):
+            np.testing.assert_array_equal(model.predict(x), fits[0].predict(x))
+        SquaredW2(debiased=np.True_)
+        model = LocalW2Regressor(**QUICK, base=None, discrepancy=SlicedW2(np.int64(4), np.True_)).fit(x, y)
+        model.save(tmp_path / "sliced")
+        assert load(tmp_path / "sliced").discrepancy == SlicedW2(4, True)
+
     def test_units_do_not_matter(self):
         x, y = two_outputs(80)
         model = LocalW2Regressor(**QUICK, base=Ridge(), random_state=0)
@@ -395,6 +443,66 @@ class Foreign(RegressorMixin, BaseEstimator):
         return np.full(len(X), self.mean_)
 
 
+class Watched(Foreign):
+    """Tells a list, which clones share, of every fit."""
+
+    def __init__(self, fits=None):
+        self.fits = fits
+
+    def fit(self, X, y):
+        self.fits.append(len(X))
+        return super().fit(X, y)
+
+    def __sklearn_clone__(self):
+        return Watched(self.fits)
+
+
+class TestRefit:
+    @pytest.mark.parametrize("failure", [FloatingPointError, KeyboardInterrupt])
+    @pytest.mark.parametrize("stage", ["train", "fold_base"])
+    def test_one_that_fails_leaves_the_old_fit_whole(self, monkeypatch, failure, stage):
+        x, y = two_outputs(60)
+        model = LocalW2Regressor(**QUICK, base=Ridge(), random_state=0).fit(x, y)
+        before, fitted = model.predict(x, return_std=True), dict(vars(model))
+
+        def fail(*arguments):
+            raise failure
+
+        monkeypatch.setattr(regression, stage, fail)
+        with pytest.raises(failure):
+            model.set_params(base=LinearRegression()).fit(100 * x[:, :1], 1000 * y[:, 0])
+        for old, new in zip(before, model.predict(x, return_std=True), strict=True):
+            np.testing.assert_array_equal(old, new)
+        assert vars(model).keys() == fitted.keys()
+        assert all(vars(model)[name] is value for name, value in fitted.items() if name != "base")
+
+    def test_one_that_succeeds_leaves_nothing_of_the_old(self):
+        pandas = pytest.importorskip("pandas")
+        x, y = two_outputs(60)
+        model = LocalW2Regressor(**QUICK, base=Ridge(), random_state=0)
+        model.fit(pandas.DataFrame(x, columns=["a", "b"]), y)
+        fresh = clone(model).fit(x[:, :1], y[:, 0])
+        assert model.fit(x[:, :1], y[:, 0]) is model
+        assert vars(model).keys() == vars(fresh).keys()  # no feature_names_in_
+        np.testing.assert_array_equal(model.predict(x[:, :1]), fresh.predict(x[:, :1]))
+
+    def test_ctrl_c_after_an_epoch_keeps_what_there_is(self, monkeypatch):
+        x, y = two_outputs(60)
+
+        def interrupted(model, objective, inputs, config):
+            def stop(entry):
+                if entry["epoch"] == 3:
+                    raise KeyboardInterrupt
+
+            return train(model, objective, inputs, config, callbacks=(stop,))
+
+        monkeypatch.setattr(regression, "train", interrupted)
+        with pytest.warns(UserWarning, match="interrupted after epoch 3 of 20"):
+            model = LocalW2Regressor(**QUICK, base=Ridge(), random_state=0).fit(x, y)
+        assert model.fit_.stopped == "interrupted after epoch 3"
+        assert np.isfinite(model.predict(x)).all()
+
+
 class TestErrors:
     @pytest.mark.parametrize(
         ("settings", "words"),
@@ -411,6 +519,15 @@ class TestErrors:
             ({"learning_rate": 0.0}, "learning_rate=0.0 must be a positive"),
             ({"max_epochs": 0}, "max_epochs=0 must be >= 1"),
             ({"checkpoint": 3}, "checkpoint=3 is not a path"),
+            ({"checkpoint": "/proc/c"}, "checkpoint='/proc/c' cannot be written"),
+            ({"residual": 1}, "residual=1 must be True or False"),
+            ({"standardize": "no"}, "standardize='no' must be True or False"),
+            ({"debiased": "no"}, "debiased='no' must be True or False"),
+            ({"storable": 0}, "storable=0 must be True or False"),
+            ({"schedule": "linear"}, "schedule='linear' is not known"),
+            ({"delta": np.array([0.1, 0.2])}, "is not a number; it is the radius"),
+            ({"norm": np.eye(2)}, "is not known; give 'auto' or a Norm"),
+            ({"device": "meta"}, "device='meta' cannot be used here: .* Give 'auto' or 'cpu'"),
             ({"device": "abacus"}, "device='abacus' is not one that torch knows"),
             ({"random_state": "x"}, "cannot be used to seed"),
             ({"base": None, "delta": 1e-9}, "no ball has 2 rows"),
@@ -424,14 +541,49 @@ class TestErrors:
 
     def test_arguments(self, fitted):
         model, x, _ = fitted
-        with pytest.raises(ValueError, match="levels between 0 and 1"):
-            model.predict_quantiles(x, [0.5, 1.5])
-        with pytest.raises(ValueError, match=r"coverage=90 must be a probability"):
-            model.predict_interval(x, 90)
+        for wrong in ([0.5, 1.5], [], [0.0, 0.5], 1.0, [[0.5]]):  # draws have no quantile 0 or 1 to tell of
+            with pytest.raises(ValueError, match=r"levels strictly between 0 and 1|q is empty"):
+                model.predict_quantiles(x, wrong)
+        assert model.predict_quantiles(x[:3], 0.5).shape == (1, 3)
+        for wrong in (90, "0.9", True, None, [0.9]):
+            with pytest.raises(ValueError, match=r"coverage=.* must be a probability strictly between"):
+                model.predict_interval(x, wrong)
         with pytest.raises(ValueError, match="n_samples=0 must be >= 1"):
             model.sample(x, 0)
         with pytest.raises(ValueError, match="2 features"):
             model.predict(np.zeros((3, 2)))
+
+    @pytest.mark.parametrize("settings", [{"device": "cuda"}, {"checkpoint": "/proc/c"}, {"max_epochs": 0}])
+    @pytest.mark.skipif(torch.cuda.is_available(), reason="cuda can be used here")
+    def test_what_would_fail_late_fails_before_the_base_is_fitted(self, settings):
+        model = LocalW2Regressor(**{**QUICK, **settings}, base=Watched([]), storable=False)
+        with pytest.raises(ValueError, match=r"cannot be used here|cannot be written|max_epochs=0"):
+            model.fit(*Nonlinear().sample(30, random_state=0))
+        assert model.base.fits == []
+
+    @pytest.mark.parametrize(
+        ("change", "words"),
+        [
+            (lambda x, y: (x, 1e101 * y), r"y has values of size .*; squares of more than 1e\+100 overflow"),
+            (lambda x, y: (x, 1e-103 * y), "y varies by .*; squares below 1e-100 vanish. Change its unit"),
+            (lambda x, y: (1e101 * x, y), "X has values of size"),
+            (lambda x, y: (1e-102 * x, y), "X varies by"),
+        ],
+    )
+    def test_extreme_scales(self, change, words):
+        x, y = change(*Nonlinear().sample(30, random_state=0))
+        with pytest.raises(ValueError, match=words):
+            LocalW2Regressor(**QUICK).fit(x, y)
+
+    def test_scales_that_float32_cannot_hold(self):
+        x, y = Nonlinear().sample(30, random_state=0)
+        with pytest.raises(
+            ValueError, match=r"y has values of size .*; squares of more than 1e\+18 overflow"
+        ):
+            LocalW2Regressor(**QUICK, base=None, standardize=False).fit(x, 1e18 * y)
+        # A column that varies in its last digits is a constant one, and fine.
+        constant = np.column_stack([x, np.where(x[:, 0] > 0, 1e-110, 1e-110 * (1 + 1e-15))])
+        assert np.isfinite(LocalW2Regressor(**QUICK, base=None).fit(constant, y).predict(constant)).all()
 
     def test_a_base_that_cannot_be_saved_is_refused_before_the_fit(self):
         x, y = Nonlinear().sample(40, random_state=0)
@@ -491,7 +643,26 @@ class TestStored:
             lambda s, t: s.update(n_outputs=True),
             lambda s, t: s.update(y_ndim=7),
             lambda s, t: s.update(feature_names=["a"]),
+            lambda s, t: s.update(y_ndim=True),
+            lambda s, t: s.update(y_ndim=1.0),
+            lambda s, t: s.update(feature_names="ab"),
+            lambda s, t: s.update(feature_names=["a", 3]),
             lambda s, t: s.update(seed=-1),
+            lambda s, t: s.update(seed=2**63),
+            lambda s, t: s.update(seed=1.0),
+            lambda s, t: s.update(base_name=3),
+            lambda s, t: s["parameters"].update(base="ridge"),
+            lambda s, t: s["parameters"].update(base="auto"),  # without base models
+            lambda s, t: s["parameters"].update(base={"regressor": "other"}),
+            lambda s, t: s["parameters"].update(residual=1),
+            lambda s, t: s["fit"].update(stopped=3),
+            lambda s, t: s["fit"].update(seconds="long"),
+            lambda s, t: s["fit"].update(best_epoch="first"),
+            lambda s, t: s["fit"].update(history=[{"loss": 1.0}, {"loss": 1.0}]),
+            lambda s, t: t.pop("history.epoch"),
+            lambda s, t: t.pop("history.loss"),
+            lambda s, t: t.update({"history.rate": torch.zeros(3, dtype=torch.float64)}),
+            lambda s, t: t.update({"history.epoch": torch.tensor([1.0, 3.0], dtype=torch.float64)}),
             lambda s, t: s["fit"].update(more=1),
             lambda s, t: s["fit"]["config"].update(max_epochs=-1),
             lambda s, t: t.pop("x_scale"),
@@ -505,6 +676,15 @@ class TestStored:
         spoil(stored.settings, stored.tensors)
         with pytest.raises(ValueError):
             LocalW2Regressor.from_stored(stored)
+
+    def test_paths_of_this_machine_stay_here(self, tmp_path):
+        x, y = two_outputs(40)
+        model = LocalW2Regressor(max_epochs=2, width=4, base=None, checkpoint=tmp_path / "c").fit(x, y)
+        stored = model.to_stored()
+        assert str(tmp_path) not in repr(stored.settings)
+        loaded = LocalW2Regressor.from_stored(stored)
+        assert loaded.checkpoint is None
+        assert loaded.fit_.config.checkpoint is None
 
     def test_another_kind_is_refused(self):
         with pytest.raises(ValueError, match="this is a stored line, not a LocalW2Regressor"):
@@ -544,6 +724,26 @@ class TestCheckpoint:
         np.testing.assert_array_equal(resumed.predict(x), whole.predict(x))
         assert resumed.fit_.losses == whole.fit_.losses
         assert not path.exists()
+
+    def test_a_random_state_that_moves_on_is_refused(self, tmp_path):
+        x, y = Nonlinear().sample(60, random_state=0)
+        for state in (np.random.RandomState(0), np.random.default_rng(0)):
+            model = LocalW2Regressor(**QUICK, checkpoint=tmp_path / "c", random_state=state)
+            with pytest.raises(ValueError, match=r"which moves on with every fit: .* Give an int, or None"):
+                model.fit(x, y)
+
+    def test_the_fingerprint_is_that_of_the_law_alone(self):
+        """Addresses differ between processes; where a fit is stored, or how it is shown, does not matter."""
+        x, y = two_outputs(20)
+
+        def taken(**settings):
+            return fingerprint(LocalW2Regressor(**settings), x, y)
+
+        steps = [make_pipeline(FunctionTransformer(lambda v: v), Ridge()) for _ in range(2)]
+        assert repr(steps[0]) != repr(steps[1])
+        assert taken(base=steps[0]) == taken(base=steps[1])
+        assert taken() == taken(storable=False, verbose=True, checkpoint="c", device="cpu")
+        assert taken() != taken(width=51)
 
     def test_without_a_random_state_the_second_call_finds_the_first(self, tmp_path):
         x, y = Nonlinear().sample(60, random_state=0)

@@ -240,7 +240,7 @@ def warn_if_unidentified(x: Array, names: list[str], full: bool) -> None:
             f"The mean of {', '.join(means)} is not identifiable from these x: these columns of (1, x) are "
             "combinations of one another. The fit takes the smallest such coefficients; predictions are not "
             "affected. Drop a column to read them.",
-            stacklevel=3,
+            stacklevel=4,
         )
     if spreads:
         terms = "products of (1, x)" if full else "squares of (1, x)"
@@ -249,7 +249,7 @@ def warn_if_unidentified(x: Array, names: list[str], full: bool) -> None:
             f"of y is linear in the {terms}, and these can stand in for one another (a constant or +-1 "
             "column, a 0/1 column with covariance='full', too few rows). The SDs are one choice of many that "
             "fit alike. Drop or merge such columns, or add rows.",
-            stacklevel=3,
+            stacklevel=4,
         )
 
 

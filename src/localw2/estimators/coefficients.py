@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from localw2._validation import Array, as_array, check_count, check_radius, seed_of
+from localw2._validation import Array, check_count, check_flag, check_probability, check_radius, seed_of
 from localw2.estimators.coefficient_laws import (
     Frame,
     Law,
@@ -21,11 +21,13 @@ from localw2.estimators.coefficient_laws import (
     warn_if_unidentified,
     with_ones,
 )
+from localw2.estimators.settings import LARGEST, adopt, check_levels, check_range
 from localw2.estimators.storing import restore_coefficients, store_coefficients
 from localw2.losses import Objective, SquaredW2
 from localw2.neighborhoods import Neighborhoods
 from localw2.norms import Norm, Weighted
 from localw2.persistence import Stored, write
+from localw2.training import FitConfig
 
 
 @final
@@ -44,7 +46,8 @@ class RandomCoefficientRegressor(RegressorMixin, BaseEstimator):  # type: ignore
 
     ``X`` is (N, p), ``y`` (N,). A fit sets ``intercept_mean_``, ``intercept_std_``, ``coef_mean_`` and
     ``coef_std_`` (p,), ``covariance_`` (p + 1, p + 1) with the intercept first; a bootstrap adds to each
-    ``..._se_`` and, but for the covariance, ``..._interval_`` with a leading axis (lower, upper).
+    ``..._se_`` and, but for the covariance, ``..._interval_`` with a leading axis (lower, upper) and
+    probability ``confidence_``.
 
     >>> from localw2.datasets import Linear
     >>> model = RandomCoefficientRegressor(random_state=0).fit(*Linear().sample(1000, random_state=0))
@@ -86,9 +89,17 @@ class RandomCoefficientRegressor(RegressorMixin, BaseEstimator):  # type: ignore
 
     def fit(self, X: Any, y: Any) -> Self:
         """Estimate the law of the coefficients from X (N, p) and y (N,)."""
+        # A copy is fitted: a refit that fails leaves the old fit whole, one that succeeds nothing of it.
+        adopt(self, type(self)(**self.get_params(deep=False))._fit(X, y))
+        return self
+
+    def _fit(self, X: Any, y: Any) -> Self:
         self._check_settings()
         x, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2)
         y = y.astype(np.float64)
+        check_range(x, "X")
+        check_range(y[:, None], "y")
+        _check_units(x, y)
         warn_if_unidentified(x, self._names(), self.covariance == "full")
         rng = _generator(self.random_state)
         law = self._estimate(x, y, seed_of(rng))
@@ -114,18 +125,16 @@ class RandomCoefficientRegressor(RegressorMixin, BaseEstimator):  # type: ignore
         drawn: Array = mean + std * rng.standard_normal((count, len(mean)))
         return drawn
 
-    def predict_quantiles(self, X: Any, q: Any) -> Array:
+    def predict_quantiles(self, X: Any, q: Any = (0.05, 0.5, 0.95)) -> Array:
         """The quantiles q of y at each row, exact for the fitted law: (len(q), N)."""
-        levels = np.atleast_1d(as_array(q, "q"))
-        if levels.ndim != 1 or not ((levels > 0) & (levels < 1)).all():
-            raise ValueError(f"q={q!r} must be numbers strictly between 0 and 1: a Gaussian has no others.")
+        levels = check_levels(q)
         mean, std = self._moments(X)
         quantiles: Array = mean + stats.norm.ppf(levels)[:, None] * std
         return quantiles
 
     def predict_interval(self, X: Any, coverage: float = 0.9) -> tuple[Array, Array]:
         """The central interval that holds y with probability ``coverage``: lower and upper, (N,) each."""
-        tail = (1 - _check_probability(coverage, "coverage")) / 2
+        tail = (1 - check_probability(coverage, "coverage")) / 2
         lower, upper = self.predict_quantiles(X, [tail, 1 - tail])
         return lower, upper
 
@@ -133,7 +142,7 @@ class RandomCoefficientRegressor(RegressorMixin, BaseEstimator):  # type: ignore
         """A table for people: mean and SD of every coefficient, with errors and intervals if known."""
         check_is_fitted(self)
         known = hasattr(self, "coef_mean_se_")
-        interval = f"{100 * self.confidence:g} % interval"
+        interval = f"{100 * self.confidence_:g} % interval" if known else ""
         names = self._names()
         width = max(map(len, names))
         columns = [f"{'':{width}}"]
@@ -240,6 +249,7 @@ class RandomCoefficientRegressor(RegressorMixin, BaseEstimator):  # type: ignore
         refits = Parallel(n_jobs=self.n_jobs)(
             delayed(self._estimate)(x, y, int(seed)) for y, (_, seed) in zip(outputs, seeds, strict=True)
         )
+        self.confidence_ = float(self.confidence)
         self.covariance_se_ = np.std([refit.covariance for refit in refits], axis=0, ddof=1)
         for kind, estimate, replicates in (
             ("mean", law.mean, np.array([refit.mean for refit in refits])),
@@ -257,17 +267,18 @@ class RandomCoefficientRegressor(RegressorMixin, BaseEstimator):  # type: ignore
         for name, choices in (("method", ("w2", "ml")), ("covariance", ("diag", "full"))):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name}={getattr(self, name)!r} is unknown; choose one of {choices}.")
-        if not (isinstance(self.norm, Norm) or self.norm == "auto"):
+        check_flag(self.debiased, "debiased")
+        if not (isinstance(self.norm, Norm) or (isinstance(self.norm, str) and self.norm == "auto")):
             raise ValueError(f"norm={self.norm!r} is not a norm; give 'auto' or one such as Euclidean().")
-        if self.delta != "auto":
+        if not (isinstance(self.delta, str) and self.delta == "auto"):
             check_radius(self.delta)
         check_count(self.n_neighbors, "n_neighbors", 2, why="one row alone does not show spread")
         check_count(self.n_draws, "n_draws", 2, why="one draw does not show the model's own spread")
         check_count(self.n_bootstrap, "n_bootstrap", 0)
         if self.n_bootstrap == 1:
             raise ValueError("n_bootstrap=1 has no spread; give 0 for no standard errors, or 100 and more.")
-        check_count(self.max_epochs, "max_epochs", 1)
-        _check_probability(self.confidence, "confidence")
+        FitConfig(self.max_epochs, self.learning_rate, self.weight_decay)  # checks them
+        check_probability(self.confidence, "confidence")
 
 
 def _interval(estimate: Array, replicates: Array, confidence: float) -> Array:
@@ -282,10 +293,15 @@ def _interval(estimate: Array, replicates: Array, confidence: float) -> Array:
     return np.stack([np.minimum(lower, estimate - reach), np.maximum(upper, estimate + reach)])
 
 
-def _check_probability(value: Any, name: str) -> float:
-    if isinstance(value, bool) or not np.isreal(value) or not 0 < value < 1:
-        raise ValueError(f"{name}={value!r} must be a probability strictly between 0 and 1, such as 0.9.")
-    return float(value)
+def _check_units(x: Array, y: Array) -> None:
+    """Raise where the square of a coefficient would overflow or vanish."""
+    spread = np.ptp(x, axis=0)
+    sizes = np.ptp(y) / spread[spread > 0]
+    if ((sizes > LARGEST) | ((sizes > 0) & (sizes < 1 / LARGEST))).any():
+        raise ValueError(
+            f"coefficients would have sizes from {sizes.min():.2g} to {sizes.max():.2g}, whose squares "
+            "overflow or vanish: X and y are in units too far apart. Change them, so that values are near 1."
+        )
 
 
 def _generator(random_state: Any) -> np.random.Generator:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self, final
 
@@ -13,17 +14,26 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from localw2._validation import Array, check_count, check_radius
+from localw2._validation import Array, check_count, check_flag, check_probability, check_radius
 from localw2.estimators.anchoring import Anchored, anchor_strength
 from localw2.estimators.bases import FoldedMean, fold_base, local_spread, predict_each
 from localw2.estimators.integration import balanced_draws
-from localw2.estimators.settings import device_of, discrepancy_of, fingerprint, fresh_seed
+from localw2.estimators.settings import (
+    LARGEST,
+    adopt,
+    check_levels,
+    check_range,
+    device_of,
+    discrepancy_of,
+    fingerprint,
+    fresh_seed,
+)
 from localw2.estimators.storing import restore_regressor, store_regressor
 from localw2.losses import Objective
 from localw2.models.network import RandomMLP
 from localw2.neighborhoods import Neighborhoods
 from localw2.norms import Euclidean, Norm
-from localw2.persistence import Stored, check_storable, write
+from localw2.persistence import Stored, check_storable, check_writable, write
 from localw2.training import Fit, FitConfig, train
 
 PREDICTION_DRAWS = 2000  # draws that predict and predict_quantiles integrate over
@@ -69,7 +79,7 @@ class LocalW2Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         Folds of the base regressor. All fold models are kept; a draw uses one of them at random.
     standardize : bool
         Train the network on standardised X and on residuals of unit spread, several outputs decorrelated.
-    max_epochs, learning_rate, weight_decay, batch_balls
+    max_epochs, learning_rate, weight_decay, schedule, batch_balls
         Training, see ``FitConfig``; ``batch_balls=None`` takes all balls in a step.
     checkpoint : path or None
         A file to continue from: a fit that was killed resumes when ``fit`` is called again with the same data
@@ -123,6 +133,7 @@ class LocalW2Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         max_epochs: int = 400,
         learning_rate: float = 0.02,
         weight_decay: float = 0.005,
+        schedule: str = "cosine",
         batch_balls: int | None = None,
         checkpoint: Any = None,
         storable: bool = True,
@@ -145,6 +156,7 @@ class LocalW2Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.max_epochs = max_epochs
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
+        self.schedule = schedule
         self.batch_balls = batch_balls
         self.checkpoint = checkpoint
         self.storable = storable
@@ -161,11 +173,19 @@ class LocalW2Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any) -> Self:
         """Learn the law of y given x from rows X (N, p) and outputs y (N,) or (N, d)."""
+        # A copy is fitted: a refit that fails or is interrupted leaves the old fit whole.
+        adopt(self, type(self)(**self.get_params(deep=False))._fit(X, y))
+        return self
+
+    def _fit(self, X: Any, y: Any) -> Self:
         X, y = validate_data(
             self, X, y, dtype=np.float64, order="C", multi_output=True, y_numeric=True, ensure_min_samples=2
         )
         self._check_settings()
         outputs = np.ascontiguousarray(y, dtype=np.float64).reshape(len(X), -1)
+        # Without scales of their own the numbers meet the network's float32.
+        for values, name in ((X, "X"), (outputs, "y")):
+            check_range(values, name, LARGEST if self.standardize else 1e18)
         self._y_ndim, self.n_outputs_ = y.ndim, outputs.shape[1]
         data = fingerprint(self, X, outputs)
         seed = fresh_seed(self.random_state, data if self.checkpoint is not None else None)
@@ -185,7 +205,8 @@ class LocalW2Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.model_ = net.cpu().double().eval()
         self._prediction_seed = seed
         if self.checkpoint is not None and self.fit_.stopped == "all epochs done":
-            Path(self.checkpoint).unlink(missing_ok=True)
+            with suppress(OSError):  # one that stays would only be found finished
+                Path(self.checkpoint).unlink()
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
@@ -218,10 +239,7 @@ class LocalW2Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
         From the same common draws as ``predict``; each row's quantiles rise with q.
         """
-        X = self._validated(X)
-        levels = np.asarray(q, dtype=np.float64)
-        if levels.ndim != 1 or len(levels) == 0 or not bool(((levels >= 0) & (levels <= 1)).all()):
-            raise ValueError(f"q={q!r} must be a list of levels between 0 and 1, such as [0.05, 0.5, 0.95].")
+        X, levels = self._validated(X), check_levels(q)
         centers = self._centers(X)
         which = np.arange(PREDICTION_DRAWS) % len(centers)
         quantiles = np.empty((len(levels), len(X), self.n_outputs_))
@@ -231,8 +249,7 @@ class LocalW2Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict_interval(self, X: Any, coverage: float = 0.9) -> tuple[Array, Array]:
         """The central interval that holds y with probability ``coverage``: its lower and upper ends."""
-        if isinstance(coverage, bool) or not 0 < coverage < 1:
-            raise ValueError(f"coverage={coverage!r} must be a probability between 0 and 1, such as 0.9.")
+        coverage = check_probability(coverage, "coverage")
         lower, upper = self.predict_quantiles(X, [(1 - coverage) / 2, (1 + coverage) / 2])
         return lower, upper
 
@@ -253,16 +270,25 @@ class LocalW2Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         write(path, self.to_stored())
 
     def _check_settings(self) -> None:
+        for name in ("debiased", "residual", "standardize", "storable"):
+            check_flag(getattr(self, name), name)
         check_count(self.n_folds, "n_folds", 2, why="a row needs a base model that has not seen it")
-        if not (self.checkpoint is None or isinstance(self.checkpoint, str | Path)):
-            raise ValueError(f"checkpoint={self.checkpoint!r} is not a path; give a file name, or None.")
+        if self.checkpoint is not None:
+            check_writable(self.checkpoint, "checkpoint")
+            if isinstance(self.random_state, np.random.RandomState | np.random.Generator):
+                raise ValueError(
+                    f"random_state is a {type(self.random_state).__name__}, which moves on with every fit: "
+                    "none would find the checkpoint of another. Give an int, or None."
+                )
         if not (isinstance(self.norm, Norm) or (isinstance(self.norm, str) and self.norm == "auto")):
             raise ValueError(f"norm={self.norm!r} is not known; give 'auto' or a Norm, such as Euclidean().")
         if isinstance(self.delta, str) and self.delta != "auto":
             raise ValueError(f"delta={self.delta!r} is not known; give 'auto' or a radius, such as 0.1.")
         if self.base is None or (isinstance(self.base, str) and self.base == "auto"):
             return
-        if isinstance(self.base, type) or not (hasattr(self.base, "fit") and hasattr(self.base, "predict")):
+        # Of a stack of regressors only the class has predict before it is fitted.
+        methods = [name for name in ("fit", "predict") if hasattr(type(self.base), name)]
+        if isinstance(self.base, type) or len(methods) < 2:
             raise ValueError(
                 f"base={self.base!r} is not a regressor; give 'auto', None or an instance such as Ridge()."
             )
@@ -280,6 +306,7 @@ class LocalW2Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             max_epochs=self.max_epochs,
             learning_rate=self.learning_rate,
             weight_decay=self.weight_decay,
+            schedule=self.schedule,
             n_draws=self.n_draws,
             batch_balls=self.batch_balls,
             seed=seed,

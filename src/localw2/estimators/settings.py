@@ -1,19 +1,21 @@
-"""From the plain settings of an estimator to the objects they mean: losses, seeds, devices."""
+"""From the plain settings of an estimator to what they mean: losses, seeds, devices; checks of its data."""
 
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import Any
 
 import numpy as np
 import torch
 from sklearn.utils import check_random_state
 
-from localw2._validation import Array
+from localw2._validation import Array, as_array
 from localw2.losses import MMD, MSE, Discrepancy, EnergyScore, MeanVar, SlicedW2, SquaredW2
 
 DISCREPANCIES = ("w2", "sliced", "mmd", "energy", "mse", "meanvar")
-_NOT_IN_PRINT = ("checkpoint", "verbose", "device", "random_state")
+LARGEST = 1e100  # squares, and their sums over rows, stay far from overflow
+_NOT_IN_PRINT = ("checkpoint", "verbose", "device", "random_state", "storable")
 
 
 def discrepancy_of(name: Any, debiased: bool, n_outputs: int) -> Discrepancy:
@@ -47,9 +49,14 @@ def device_of(name: Any) -> torch.device:
     if isinstance(name, str) and name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        return torch.device(name)
+        device = torch.device(name)
     except (RuntimeError, TypeError) as error:
         raise ValueError(f"device={name!r} is not one that torch knows: {error}") from None
+    try:
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ValueError(f"device={name!r} cannot be used here: {error} Give 'auto' or 'cpu'.") from None
+    return device
 
 
 def fresh_seed(random_state: Any, fingerprint: str | None = None) -> int:
@@ -66,8 +73,43 @@ def fresh_seed(random_state: Any, fingerprint: str | None = None) -> int:
 def fingerprint(estimator: Any, x: Array, y: Array) -> str:
     """A hash of data and settings: two fits that share it, and the seed, take the same path."""
     settings = {k: v for k, v in estimator.get_params(deep=False).items() if k not in _NOT_IN_PRINT}
-    digest = hashlib.sha256(repr(sorted(settings.items())).encode())
+    # A printed address (of a function, say) differs between processes.
+    printed = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(sorted(settings.items())))
+    digest = hashlib.sha256(printed.encode())
     for array in (x, y):
         digest.update(repr(array.shape).encode())
         digest.update(np.ascontiguousarray(array, dtype=np.float64).tobytes())
     return digest.hexdigest()
+
+
+def adopt(estimator: Any, fitted: Any) -> None:
+    """Give an estimator the fit of its copy, with nothing left of an older one."""
+    old = [name for name in vars(estimator) if name.endswith("_") and not hasattr(fitted, name)]
+    vars(estimator).update(vars(fitted))
+    for name in old:
+        delattr(estimator, name)
+
+
+def check_levels(q: Any) -> Array:
+    """Levels of quantiles, (Q,), from a number or a list of them."""
+    levels = np.atleast_1d(as_array(q, "q")).astype(np.float64)
+    if levels.ndim != 1 or not bool(((levels > 0) & (levels < 1)).all()):
+        raise ValueError(f"q={q!r} must be levels strictly between 0 and 1, such as [0.05, 0.5, 0.95].")
+    return levels
+
+
+def check_range(values: Array, name: str, largest: float = LARGEST) -> None:
+    """Raise where the squares of numbers (N, p), or of their differences, would overflow or vanish."""
+    size, spread = np.abs(values).max(0), np.ptp(values, axis=0)
+    if size.max() > largest:
+        raise ValueError(
+            f"{name} has values of size {size.max():.2g}; squares of more than {largest:.0e} overflow. "
+            "Change its unit, so that values are near 1."
+        )
+    # What varies in its last digits only is a constant.
+    faint = (spread > 1e-12 * size) & (spread < 1 / largest)
+    if faint.any():
+        raise ValueError(
+            f"{name} varies by {spread[faint].min():.2g}; squares below {1 / largest:.0e} vanish. "
+            "Change its unit, so that values are near 1."
+        )
