@@ -30,6 +30,10 @@ LAYERS = {
     "models.base": 7,
     "models.linear": 8,
     "models.network": 8,
+    "models.laws": 8,
+    "models.fields": 9,
+    "models.dynamics": 10,
+    "models.paths": 11,
     "progress": 1,
     "checkpoints": 8,
     "training": 9,
@@ -38,11 +42,16 @@ LAYERS = {
     "estimators.bases": 10,
     "estimators.integration": 10,
     "estimators.settings": 10,
-    "estimators.storing": 10,
+    "estimators.stored_values": 10,
+    "estimators.storing": 11,
     "estimators.coefficient_laws": 10,
-    "estimators.coefficients": 11,
-    "estimators.regression": 11,
-    "estimators.files": 12,
+    "estimators.trajectories": 10,
+    "estimators.learned_parameters": 12,
+    "estimators.storing_dynamics": 12,
+    "estimators.coefficients": 12,
+    "estimators.regression": 12,
+    "estimators.dynamics": 13,
+    "estimators.files": 14,
     "": 99,
 }
 
@@ -51,6 +60,7 @@ CORE = {"torch", "numpy", "scipy", "sklearn"}
 LAZY = {
     "lap": ["assignment"],
     "rich": ["progress"],
+    "torchdiffeq": ["models.dynamics"],
     "matplotlib": ["plots"],
 }
 

@@ -1,10 +1,14 @@
 """Learn random models from data: the whole distribution of y at every x, with no prior and no likelihood."""
 
 from localw2.estimators.coefficients import RandomCoefficientRegressor
+from localw2.estimators.dynamics import LocalW2ODE
 from localw2.estimators.files import load, save
 from localw2.estimators.regression import LocalW2Regressor
 from localw2.losses import MMD, MSE, EnergyScore, MeanVar, Objective, SlicedW2, SquaredW2, local_w2
 from localw2.models.base import RandomMap
+from localw2.models.dynamics import RandomODE, SolverError
+from localw2.models.fields import FunctionField, NetworkField, RandomField
+from localw2.models.laws import LogNormal, Normal, PushForward, Shared
 from localw2.models.linear import RandomLinear
 from localw2.models.network import RandomMLP
 from localw2.neighborhoods import LazyNeighborhoods, Neighborhoods
@@ -21,18 +25,28 @@ __all__ = [
     "Euclidean",
     "Fit",
     "FitConfig",
+    "FunctionField",
     "LazyNeighborhoods",
+    "LocalW2ODE",
     "LocalW2Regressor",
+    "LogNormal",
     "Mahalanobis",
     "MeanVar",
     "Neighborhoods",
+    "NetworkField",
     "Norm",
+    "Normal",
     "Objective",
+    "PushForward",
     "RandomCoefficientRegressor",
+    "RandomField",
     "RandomLinear",
     "RandomMLP",
     "RandomMap",
+    "RandomODE",
+    "Shared",
     "SlicedW2",
+    "SolverError",
     "SquaredW2",
     "Weighted",
     "__version__",

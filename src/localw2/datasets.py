@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
+from scipy.linalg import expm
 
 from localw2._validation import Array, as_rows, check_count
 
@@ -128,3 +129,120 @@ class Nonlinear(RandomModel):
 
 def _with_ones(x: Array) -> Array:
     return np.column_stack([np.ones(len(x)), x])
+
+
+@dataclass(frozen=True)
+class RandomDynamics(ABC):
+    """A known ODE with random parameters: draw trajectories from it, and ask for its field."""
+
+    @abstractmethod
+    def sample(self, n: int, random_state: Any = None) -> tuple[Array, Array, dict[str, Array]]:
+        """Draw n trajectories: Y (n, T, d), t (T,) or (n, T), and the parameters (n,) that made them."""
+
+    @abstractmethod
+    def field(self, t: Any, y: Any, **parameters: Any) -> list[Any]:
+        """The right-hand side for one state, as ``LocalW2ODE`` takes it."""
+
+
+@final
+@dataclass(frozen=True)
+class FourStates(RandomDynamics):
+    r"""The paper's linear system of four states with one random parameter (paper, Eq. 4dodemodel).
+
+    :math:`\omega \sim U(-\sigma, \sigma)`, initial states :math:`N((1,1,1,1), a^2 I)`, t on 101 times in
+    [0, 2]. Trajectories are exact (matrix exponentials).
+
+    >>> Y, t, omega = FourStates().sample(3, random_state=0)
+    >>> Y.shape, t.shape, list(omega)
+    ((3, 101, 4), (101,), ['omega'])
+    """
+
+    a: float = 0.0
+    sigma: float = 0.25
+    n_times: int = 101
+
+    def sample(self, n: int, random_state: Any = None) -> tuple[Array, Array, dict[str, Array]]:
+        """Draw n trajectories."""
+        rng = np.random.default_rng(random_state)
+        y0 = 1 + self.a * rng.normal(size=(check_count(n, "n", 1), 4))
+        omega = rng.uniform(-self.sigma, self.sigma, n)
+        return self.paths(y0, omega), self.times, {"omega": omega}
+
+    @property
+    def times(self) -> Array:
+        """The grid (T,) on [0, 2]."""
+        return np.linspace(0, 2, self.n_times)
+
+    def paths(self, y0: Array, omega: Array) -> Array:
+        """The exact trajectories (n, T, 4) of given initial states and parameters."""
+        steps = expm(self.matrix(omega) * self.times[1])
+        path = [y0]
+        for _ in range(self.n_times - 1):
+            path.append(np.einsum("nij,nj->ni", steps, path[-1]))
+        return np.stack(path, axis=1)
+
+    @staticmethod
+    def matrix(omega: Any) -> Array:
+        """The system's matrix (..., 4, 4), since it is linear in y."""
+        w = np.asarray(omega, dtype=np.float64)
+        c, zero = 1 - w**2, np.zeros_like(w)
+        rows = [
+            [0.05 + w, -c, zero + 0.05, zero],
+            [c, zero, zero, zero + 0.05],
+            [zero, zero, -0.05 + w, -c],
+            [zero, zero, c, zero],
+        ]
+        return np.moveaxis(np.array(rows), (0, 1), (-2, -1))
+
+    def field(self, t: Any, y: Any, **parameters: Any) -> list[Any]:
+        """The right-hand side for one state."""
+        (w,) = parameters.values()
+        y1, y2, y3, y4 = y
+        c = 1 - w**2
+        return [
+            (0.05 + w) * y1 + 0.05 * y3 - c * y2,
+            c * y1 + 0.05 * y4,
+            (-0.05 + w) * y3 - c * y4,
+            c * y3,
+        ]
+
+    def sample_field(self, y: Array, n: int, random_state: Any = None) -> Array:
+        """Draws (n, rows, 4) of the field at states (rows, 4), with independent omegas everywhere."""
+        rng = np.random.default_rng(random_state)
+        matrices = self.matrix(rng.uniform(-self.sigma, self.sigma, (n, len(y))))
+        draws: Array = np.einsum("snij,nj->sni", matrices, y)
+        return draws
+
+
+@final
+@dataclass(frozen=True)
+class LogisticGrowth(RandomDynamics):
+    r"""Growth :math:`\dot y = r y (1 - y/K)` from y(0) = 1, seen at irregular times with gaps.
+
+    (r, K) is Gaussian: means 1 and 10, standard deviations .15 and 1.5, correlation .5. Every trajectory has
+    ``n_times`` times of its own in [0, 8], of which ``missing`` are NaN.
+
+    >>> Y, t, truth = LogisticGrowth().sample(300, random_state=0)
+    >>> Y.shape, t.shape, float(np.isnan(Y).mean().round(1))
+    ((300, 30, 1), (300, 30), 0.2)
+    """
+
+    n_times: int = 30
+    missing: float = 0.2
+    correlation: float = 0.5
+
+    def sample(self, n: int, random_state: Any = None) -> tuple[Array, Array, dict[str, Array]]:
+        """Draw n trajectories."""
+        rng = np.random.default_rng(random_state)
+        shared = self.correlation * 0.15 * 1.5
+        covariance = [[0.15**2, shared], [shared, 1.5**2]]
+        r, K = rng.multivariate_normal([1.0, 10.0], covariance, check_count(n, "n", 1)).T
+        t = np.sort(rng.uniform(0, 8, (n, self.n_times)), axis=1)
+        y = K[:, None] / (1 + (K[:, None] - 1) * np.exp(-r[:, None] * t))
+        y[rng.uniform(size=y.shape) < self.missing] = np.nan
+        return y[..., None], t, {"r": r, "K": K}
+
+    def field(self, t: Any, y: Any, **parameters: Any) -> list[Any]:
+        """The right-hand side for one state."""
+        r, K = parameters["r"], parameters["K"]
+        return [r * y[0] * (1 - y[0] / K)]

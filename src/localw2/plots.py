@@ -26,10 +26,6 @@ def band(
     ``x``, ``mean``, ``lower`` and ``upper`` are (n,); ``data`` is (x, y) of the rows; ``truth`` is the true
     mean, lower and upper end. Returns the Axes.
     """
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError:
-        raise ImportError("plots need matplotlib: pip install 'localw2[plot]'") from None
     columns = [as_array(v, name) for v, name in ((mean, "mean"), (lower, "lower"), (upper, "upper"))]
     grid = as_rows(x)[:, 0]
     for values, name in zip(columns, ("mean", "lower", "upper"), strict=True):
@@ -38,7 +34,7 @@ def band(
                 f"{name} has shape {values.shape} and x {grid.shape}; they are drawn against each other."
             )
     if ax is None:
-        _, ax = plt.subplots(figsize=(7, 4.5), layout="constrained")
+        _, ax = _pyplot().subplots(figsize=(7, 4.5), layout="constrained")
     if data is not None:
         ax.plot(
             as_rows(data[0])[:, 0],
@@ -72,3 +68,113 @@ def band(
     ax.legend(frameon=False, fontsize=9)
     ax.spines[["top", "right"]].set_visible(False)
     return ax
+
+
+def trajectories(
+    t: Any, samples: Any, data: Any = None, coverage: float = 0.9, names: Any = None, axes: Any = None
+) -> Any:
+    """Trajectories with bands: one panel a state, the fit's mean and interval over the observed lines.
+
+    ``samples`` is (S, n, T, d) as ``LocalW2ODE.sample`` gives it (all S * n lines make the band); ``data``
+    is Y (m, T, d) on the same times, with NaN where it is missing. Returns the array of Axes.
+    """
+    grid = as_rows(t)[:, 0]
+    lines = as_array(samples, "samples")
+    if lines.ndim != 4 or lines.shape[2] != len(grid):
+        raise ValueError(
+            f"samples has shape {lines.shape}; expected (S, n, {len(grid)}, d), a time for each t."
+        )
+    lines = lines.reshape(-1, *lines.shape[2:])
+    d = lines.shape[2]
+    names = _names(names, d)
+    if axes is None:
+        columns = min(d, 2)
+        rows = -(-d // columns)
+        _, grid_of_axes = _pyplot().subplots(
+            rows,
+            columns,
+            figsize=(4.2 * columns + 0.6, 2.9 * rows + 0.3),
+            layout="constrained",
+            squeeze=False,
+        )
+        axes = grid_of_axes.ravel()[:d]
+        for spare in grid_of_axes.ravel()[d:]:
+            spare.set_visible(False)
+    else:
+        axes = np.atleast_1d(axes)
+    low, high = np.quantile(lines, [(1 - coverage) / 2, (1 + coverage) / 2], axis=0)
+    observed = None if data is None else np.asarray(data, dtype=np.float64).reshape(-1, len(grid), d)
+    for i, ax in enumerate(axes):
+        if observed is not None:
+            for j, line in enumerate(observed[:100, :, i]):
+                seen = np.isfinite(line)
+                ax.plot(grid[seen], line[seen], color=DATA, lw=0.7, alpha=0.45, label=None if j else "data")
+        label = f"fit, {100 * coverage:.0f} % band"
+        ax.fill_between(grid, low[:, i], high[:, i], color=MODEL, alpha=0.25, lw=0, label=label, zorder=3)
+        ax.plot(grid, lines[:, :, i].mean(0), color=MODEL, lw=2, label="fit, mean", zorder=4)
+        ax.set_xlabel("t")
+        ax.set_ylabel(names[i])
+        ax.spines[["top", "right"]].set_visible(False)
+    axes[0].legend(frameon=False, fontsize=8)
+    return axes
+
+
+def field_along(z: Any, fit: Any, truth: Any = None, names: Any = None, axes: Any = None) -> Any:
+    """Mean and standard deviation of a field along a line of states, one panel a component.
+
+    ``z`` (n,) is the place on the line; ``fit`` (S, n, d) are draws of the field there, and ``truth``
+    (S', n, d) those of the true one. Shaded is one standard deviation around the mean. Returns the Axes.
+    """
+    place = as_rows(z)[:, 0]
+    draws = as_array(fit, "fit")
+    if draws.ndim != 3 or draws.shape[1] != len(place):
+        raise ValueError(f"fit has shape {draws.shape}; expected (S, {len(place)}, d), a state for each z.")
+    d = draws.shape[2]
+    names = _names(names, d, "g")
+    if axes is None:
+        columns = min(d, 2)
+        rows = -(-d // columns)
+        _, grid_of_axes = _pyplot().subplots(
+            rows,
+            columns,
+            figsize=(4.2 * columns + 0.6, 2.9 * rows + 0.3),
+            layout="constrained",
+            squeeze=False,
+        )
+        axes = grid_of_axes.ravel()[:d]
+        for spare in grid_of_axes.ravel()[d:]:
+            spare.set_visible(False)
+    else:
+        axes = np.atleast_1d(axes)
+    for i, ax in enumerate(axes):
+        mean, std = draws[..., i].mean(0), draws[..., i].std(0)
+        ax.fill_between(
+            place, mean - std, mean + std, color=MODEL, alpha=0.25, lw=0, label="fit, mean \u00b1 SD"
+        )
+        ax.plot(place, mean, color=MODEL, lw=2)
+        if truth is not None:
+            true = as_array(truth, "truth")[..., i]
+            for sign, label in ((0, "truth, mean"), (1, "truth, mean \u00b1 SD"), (-1, None)):
+                style = {"ls": "--", "lw": 1.5} if sign == 0 else {"ls": ":", "lw": 1.2}
+                ax.plot(place, true.mean(0) + sign * true.std(0), color=TRUTH, label=label, **style)
+        ax.set_xlabel("place on the line, z")
+        ax.set_ylabel(names[i])
+        ax.spines[["top", "right"]].set_visible(False)
+    axes[0].legend(frameon=False, fontsize=8)
+    return axes
+
+
+def _names(names: Any, d: int, letter: str = "y") -> list[str]:
+    if names is None:
+        return [letter] if d == 1 else [f"${letter}_{i + 1}$" for i in range(d)]
+    if len(names) != d:
+        raise ValueError(f"names has {len(names)} entries for {d} panels; give one for each.")
+    return list(names)
+
+
+def _pyplot() -> Any:
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError:
+        raise ImportError("plots need matplotlib: pip install 'localw2[plot]'") from None
+    return plt

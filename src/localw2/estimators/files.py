@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from localw2.estimators.coefficients import RandomCoefficientRegressor
+from localw2.estimators.dynamics import LocalW2ODE
 from localw2.estimators.regression import LocalW2Regressor
 from localw2.persistence import read, write
 
-_KINDS: dict[str, Any] = {c.__name__: c for c in (LocalW2Regressor, RandomCoefficientRegressor)}
+_KINDS: dict[str, Any] = {c.__name__: c for c in (LocalW2Regressor, RandomCoefficientRegressor, LocalW2ODE)}
 
 
 def save(estimator: Any, path: Any) -> None:
@@ -30,9 +31,15 @@ def save(estimator: Any, path: Any) -> None:
     write(path, estimator.to_stored())
 
 
-def load(path: Any) -> Any:
-    """Read an estimator that ``save`` wrote. Nothing in the file is ever run."""
+def load(path: Any, **functions: Any) -> Any:
+    """Read an estimator that ``save`` wrote. Nothing in the file is ever run.
+
+    An ODE fitted with your own function asks for it: ``load(path, field=logistic)``.
+    """
     stored = read(path)
     if stored.kind not in _KINDS:
         raise ValueError(f"{path} holds a {stored.kind}, not an estimator; known are {', '.join(_KINDS)}.")
-    return _KINDS[stored.kind].from_stored(stored)
+    known = ("field", "observe") if stored.kind == "LocalW2ODE" else ()
+    if unknown := sorted(set(functions) - set(known)):
+        raise ValueError(f"a stored {stored.kind} takes no {', '.join(unknown)}; give the path alone.")
+    return _KINDS[stored.kind].from_stored(stored, **functions)

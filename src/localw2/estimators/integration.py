@@ -16,7 +16,7 @@ def balanced_draws(net: RandomMLP, x: Tensor, n_draws: int, generator: torch.Gen
     exact variance: on the nonlinear example 2000 draws give the standard deviation to .5 %, plain ones to
     2 %. A network with so many units that whitening would distort the noise is drawn plainly.
     """
-    layers = net._layers()
+    layers = net.random_layers()
     sizes = [layer.mean.shape[1] for layer in layers]
     half = n_draws // 2
     if n_draws % 2 or sum(sizes) > half // 2:

@@ -144,8 +144,8 @@ class RandomMLP(RandomMap):
     @torch.no_grad()
     def reset(self, initial_std: float | None, generator: torch.Generator | None = None) -> None:
         """Draw the starting parameters."""
-        generator = source(generator, self._layers()[0].mean.device)
-        for layer in self._layers():
+        generator = source(generator, self.random_layers()[0].mean.device)
+        for layer in self.random_layers():
             for name, parameter in layer.named_parameters():
                 parameter.normal_(generator=generator)
                 if initial_std is not None:
@@ -155,12 +155,13 @@ class RandomMLP(RandomMap):
                 else:
                     parameter.mul_((2 / len(layer.mean)) ** 0.5 * (1 if name == "mean" else 0.1))
 
-    def _layers(self) -> list[RandomLayer]:
+    def random_layers(self) -> list[RandomLayer]:
+        """The layers, from the input to the output."""
         return [layer for layer in self.layers if isinstance(layer, RandomLayer)]
 
     def draw(self, n: int, generator: torch.Generator | None = None) -> list[Tensor]:
         """Standard normal noise of every weight, one tensor (n, in, out) per layer."""
-        n, layers = check_count(n, "n", 0), self._layers()
+        n, layers = check_count(n, "n", 0), self.random_layers()
         generator = source(generator, layers[0].mean.device)
         return [normal((n, *layer.mean.shape), layer.mean, generator) for layer in layers]
 
@@ -168,7 +169,7 @@ class RandomMLP(RandomMap):
         self, x: Tensor, omega: list[Tensor] | None = None, generator: torch.Generator | None = None
     ) -> Tensor:
         """Outputs (N, d); without omega, the outputs of each layer are drawn from their exact law."""
-        layers = self._layers()
+        layers = self.random_layers()
         check_inputs(x, len(layers[0].mean), layers[0].mean)
         if omega is None:
             generator = source(generator, x.device)
@@ -184,7 +185,7 @@ class RandomMLP(RandomMap):
         self, x: Tensor, n_samples: int = 1, generator: torch.Generator | None = None
     ) -> Tensor:
         """Draws (S, N, d) with noise common to all rows: one number for each draw and unit."""
-        layers, n_samples = self._layers(), check_count(n_samples, "n_samples", 1)
+        layers, n_samples = self.random_layers(), check_count(n_samples, "n_samples", 1)
         check_inputs(x, len(layers[0].mean), layers[0].mean)
         generator = source(generator, x.device)
         noise = [

@@ -1,0 +1,249 @@
+"""Right-hand sides of differential equations, each with its own latent variables."""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from localw2.models.laws import Law, ParameterLaw
+from localw2.models.network import ACTIVATIONS, RandomMLP
+
+# Time (a scalar) and states (n, d) to their derivatives (n, d).
+Field = Callable[[Tensor, Tensor], Tensor]
+
+
+class RandomField(nn.Module, ABC):
+    r"""A right-hand side :math:`g(t, y, \omega)` whose omega belongs to a trajectory, not to a time."""
+
+    @abstractmethod
+    def draw(self, n: int, generator: torch.Generator | None = None) -> Any:
+        """Latent variables of n trajectories: a tensor, or a list of tensors, n first."""
+
+    @abstractmethod
+    def bind(self, omega: Any) -> Field:
+        """The right-hand side with omega fixed: what the solver calls, many times for one omega."""
+
+    def parameters_of(self, omega: Any) -> dict[str, Tensor]:
+        """The named parameters (n,) that these omegas stand for, if there are any."""
+        return {}
+
+
+@final
+class NetworkField(RandomField):
+    r"""A network with random weights as the right-hand side, the same at all times (paper, Fig. example4).
+
+    Every trajectory has its own draw of all weights, held fixed along time.
+
+    >>> field = NetworkField(4, width=10, depth=2)
+    >>> field.bind(field.draw(7))(torch.tensor(0.0), torch.ones(7, 4)).shape
+    torch.Size([7, 4])
+    """
+
+    def __init__(
+        self,
+        n_states: int,
+        width: int = 100,
+        depth: int = 2,
+        residual: bool = False,
+        activation: str = "relu",
+        initial_std: float | None = 0.01,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.net = RandomMLP(
+            n_states, n_states, width, depth, residual, activation, initial_std, generator=generator
+        )
+
+    def draw(self, n: int, generator: torch.Generator | None = None) -> list[Tensor]:
+        """Noise of every weight."""
+        return self.net.draw(n, generator)
+
+    def bind(self, omega: list[Tensor]) -> Field:
+        """Make the weights once; every call is then one batched product a layer."""
+        layers = self.net.random_layers()
+        weights = [
+            TrajectoryWeights.of(layer.mean, layer.std, z) for layer, z in zip(layers, omega, strict=True)
+        ]
+        biases = [layer.bias for layer in layers]
+        act, last = ACTIVATIONS[self.net.activation], len(layers) - 1
+
+        def field(t: Tensor, y: Tensor) -> Tensor:
+            h = y
+            for i in range(last):
+                new = act(weights[i].product(h) + biases[i])
+                h = h + new if self.net.residual and i > 0 else new
+            return weights[last].product(h) + biases[last]
+
+        return field
+
+
+class TrajectoryWeights:
+    r"""Weights :math:`a + s z_b` of every trajectory b, used many times, with one gradient for all uses.
+
+    A solver calls the field some forty times with the same weights. Autograd would make and add up one
+    gradient of the size of all weights a call, which is most of a training step. Here a call's backward only
+    keeps its two small factors h (n, in) and grad (n, out); when the last one is done, one batched product
+    :math:`\sum_k h_k^T g_k` over the calls k makes the gradient of all weights. ``token`` is a zero that
+    every call depends on, so that autograd reaches the sum only after all calls.
+    """
+
+    def __init__(self, weights: Tensor, token: Tensor, uses: list[tuple[Tensor, Tensor]]) -> None:
+        self.weights, self.token, self.uses = weights, token, uses
+
+    @classmethod
+    def of(cls, mean: Tensor, std: Tensor, noise: Tensor) -> TrajectoryWeights:
+        """Weights (n, in, out) for noise of that shape."""
+        uses: list[tuple[Tensor, Tensor]] = []
+        token: Tensor = _SumOfUses.apply(mean, std, noise, uses)  # type: ignore[no-untyped-call]
+        return cls(torch.addcmul(mean.detach(), std.detach(), noise), token, uses)
+
+    def product(self, h: Tensor) -> Tensor:
+        """h (n, in) times each trajectory's weights, (n, out)."""
+        outputs: Tensor = _Use.apply(h, self.weights, self.token, self.uses)  # type: ignore[no-untyped-call]
+        return outputs
+
+
+class _SumOfUses(torch.autograd.Function):
+    """A zero whose backward pass adds up what the uses of the weights left."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, mean: Tensor, std: Tensor, noise: Tensor, uses: list[tuple[Tensor, Tensor]]
+    ) -> Tensor:
+        ctx.noise, ctx.uses = noise, uses
+        return mean.new_zeros(())
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, _: Tensor) -> tuple[Tensor | None, ...]:
+        if not ctx.uses:
+            return None, None, None, None
+        inputs = torch.stack([h for h, _ in ctx.uses], 1)
+        grads = torch.stack([g for _, g in ctx.uses], 1)
+        ctx.uses.clear()
+        of_weights = torch.bmm(inputs.transpose(1, 2), grads)
+        in_std = torch.einsum("nio,nio->io", of_weights, ctx.noise) if ctx.needs_input_grad[1] else None
+        return of_weights.sum(0), in_std, None, None
+
+
+class _Use(torch.autograd.Function):
+    """One product with the weights; the gradient in the weights is left for later."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, h: Tensor, weights: Tensor, token: Tensor, uses: list[tuple[Tensor, Tensor]]
+    ) -> Tensor:
+        ctx.save_for_backward(h, weights)
+        ctx.uses = uses
+        return torch.bmm(h[:, None], weights).squeeze(1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        h, weights = ctx.saved_tensors
+        if ctx.needs_input_grad[2]:
+            ctx.uses.append((h, grad))
+        in_h = (
+            torch.bmm(grad[:, None], weights.transpose(1, 2)).squeeze(1) if ctx.needs_input_grad[0] else None
+        )
+        return in_h, None, grad.new_zeros(()) if ctx.needs_input_grad[2] else None, None
+
+
+@final
+class FunctionField(RandomField):
+    r"""A right-hand side that you know, with named parameters whose law is learned.
+
+    ``function(t, y, ...)`` is written for **one** trajectory: t is a number, y is (d,), and every parameter
+    is a number, passed by its name (or all together, as a dict, if there is one further argument of another
+    name). It is mapped over trajectories by ``torch.func.vmap``, so it can mix states but never
+    trajectories. Use torch's functions and ``torch.where`` instead of ``if``.
+
+    >>> from localw2.models.laws import Normal
+    >>> field = FunctionField(lambda t, y, r, K: r * y * (1 - y / K), {"r": Normal(1.0), "K": Normal(10.0)})
+    >>> field.bind(field.draw(7))(torch.tensor(0.0), torch.ones(7, 1)).shape
+    torch.Size([7, 1])
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        laws: Mapping[str, Law],
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.function = function
+        self.law = ParameterLaw(laws, generator=generator)
+        self._call = _calling(function, list(laws))
+
+    def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        """Noise of the random parameters."""
+        return self.law.draw(n, generator)
+
+    def bind(self, omega: Tensor) -> Field:
+        """Parameters from noise, once for all times."""
+        parameters = self.law(omega)
+        mapped = torch.vmap(self._call, in_dims=(None, 0, 0))
+        return lambda t, y: mapped(t.to(y.dtype), y, parameters)
+
+    def parameters_of(self, omega: Tensor) -> dict[str, Tensor]:
+        """The values that these omegas stand for."""
+        parameters: dict[str, Tensor] = self.law(omega)
+        return parameters
+
+
+def parameter_names(function: Callable[..., Any]) -> list[str]:
+    """The arguments after (t, y) that must be given."""
+    return [p.name for p in _arguments(function)[2:] if p.default is inspect.Parameter.empty]
+
+
+def _calling(
+    function: Callable[..., Any], names: list[str]
+) -> Callable[[Tensor, Tensor, dict[str, Tensor]], Any]:
+    """How to pass the parameters: each by its name, or all as one dict."""
+    arguments = _arguments(function)
+    known = {p.name for p in arguments[2:]}
+    anything = any(
+        p.kind is inspect.Parameter.VAR_KEYWORD for p in inspect.signature(function).parameters.values()
+    )
+    required = parameter_names(function)
+    if anything or (set(names) <= known and set(required) <= set(names)):
+        return lambda t, y, parameters: _checked(function(t, y, **parameters), y)
+    if len(arguments) == 3 and arguments[2].name not in names:
+        return lambda t, y, parameters: _checked(function(t, y, parameters), y)
+    raise ValueError(
+        f"the field takes {', '.join(required) or 'nothing'} after (t, y), but the parameters are "
+        f"{', '.join(names)}. Name them alike, as in def field(t, y, {', '.join(names)})."
+    )
+
+
+def _arguments(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    try:
+        found = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"field={function!r} cannot be inspected; wrap it in a def with (t, y, ...)."
+        ) from None
+    named = [p for p in found if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if len(named) < 2:
+        raise ValueError(
+            f"the field {inspect.signature(function)} must take time and state first: (t, y, ...)."
+        )
+    return named
+
+
+def _checked(slope: Any, y: Tensor) -> Tensor:
+    if isinstance(slope, list | tuple):
+        slope = torch.stack([torch.as_tensor(part, dtype=y.dtype, device=y.device) for part in slope])
+    if not isinstance(slope, Tensor) or slope.shape != y.shape:
+        came = f"shape {tuple(slope.shape)}" if isinstance(slope, Tensor) else type(slope).__name__
+        raise ValueError(
+            f"the field gives {came} for a state of shape {tuple(y.shape)}; it is written for one trajectory "
+            "and must give one slope for each state, such as torch.stack([...]) or a list."
+        )
+    return slope

@@ -1,0 +1,206 @@
+"""The law of a model's named parameters: which are random, of what shape, and where the search begins."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from localw2._validation import check_count
+from localw2.models.base import check_omega, normal, source
+
+
+@dataclass(frozen=True)
+class Law:
+    """How one parameter varies between trajectories, and the guess that learning begins from.
+
+    ``mean`` and ``std`` are a guess, right within a factor of a few; ``std=None`` takes a fifth of the mean,
+    or 0.2 at mean 0.
+    """
+
+    mean: float = 0.0
+    std: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("mean", "std"):
+            value: Any = getattr(self, name)
+            if value is None and name == "std":
+                continue
+            if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+                raise ValueError(f"{type(self).__name__}: {name}={value!r} is not a finite number.")
+        if self.std is not None and not self.std > 0:
+            raise ValueError(
+                f"{type(self).__name__}: std={self.std} must be > 0: it is the step size of the search. "
+                "A parameter that does not vary is Shared(value)."
+            )
+
+    @property
+    def scale(self) -> float:
+        """The unit in which the parameter is learned."""
+        if self.std is not None:
+            return float(self.std)
+        return 0.2 * abs(self.mean) if self.mean else 0.2
+
+
+@final
+@dataclass(frozen=True)
+class Normal(Law):
+    """Gaussian, correlated with the other ``Normal`` and ``LogNormal`` parameters as the data say.
+
+    >>> Normal(1.0, 0.3).scale, Normal(10.0).scale
+    (0.3, 2.0)
+    """
+
+
+@final
+@dataclass(frozen=True)
+class LogNormal(Law):
+    """The exponential of a Gaussian: a parameter that is always positive. ``mean`` must be positive."""
+
+    mean: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.mean > 0:
+            raise ValueError(f"LogNormal: mean={self.mean} must be > 0; its values are positive.")
+
+
+@final
+@dataclass(frozen=True)
+class PushForward(Law):
+    """Any shape: a small network of Gaussian noise, joint with all other random parameters."""
+
+
+@final
+@dataclass(frozen=True)
+class Shared(Law):
+    """One unknown value for all trajectories: learned, but not random."""
+
+
+LAWS: dict[str, type[Law]] = {
+    "normal": Normal,
+    "lognormal": LogNormal,
+    "pushforward": PushForward,
+    "shared": Shared,
+}
+
+
+def as_laws(parameters: Any) -> dict[str, Law]:
+    """Named laws from what people write: laws, names of laws, first guesses (Gaussian), or names alone.
+
+    >>> as_laws({"r": 1.0, "K": LogNormal(10.0), "c": "shared"})
+    {'r': Normal(mean=1.0, std=None), 'K': LogNormal(mean=10.0, std=None), 'c': Shared(mean=0.0, std=None)}
+    """
+    if isinstance(parameters, str):
+        parameters = [parameters]
+    if isinstance(parameters, list | tuple):
+        parameters = dict.fromkeys(parameters, "normal")
+    if not isinstance(parameters, Mapping) or not parameters:
+        raise ValueError(
+            f"parameters={parameters!r} names no parameters; give a dict such as {{'r': Normal(1.0, 0.2)}}."
+        )
+    return {_name(name): _law(name, value) for name, value in parameters.items()}
+
+
+def _name(name: Any) -> str:
+    if not isinstance(name, str) or not name.isidentifier():
+        raise ValueError(f"parameter name {name!r} must be a name as Python has them, such as 'r'.")
+    return name
+
+
+def _law(name: str, value: Any) -> Law:
+    if isinstance(value, Law):
+        return value
+    if isinstance(value, str) and value in LAWS:
+        return LAWS[value]()
+    if not isinstance(value, bool) and isinstance(value, Real):
+        return Normal(float(value))
+    raise ValueError(
+        f"parameters[{name!r}]={value!r} is not a law; give one of {', '.join(LAWS)}, a first guess, or "
+        "Normal(mean, std), LogNormal(...), PushForward(...), Shared(value)."
+    )
+
+
+@final
+class ParameterLaw(nn.Module):
+    r"""The joint law of named parameters, a differentiable function of standard normal noise.
+
+    With noise :math:`z`, Gaussian parameters are :math:`m + s\,(\mu + Lz)` with a lower triangular L, so that
+    they may be correlated; log-normal ones are the exponential of such; a push-forward one is
+    :math:`m + s\,(z_i + h_i(z))` with a small network h of *all* noise. m and s are the first guesses: there
+    learning starts, and steps are in units of s.
+
+    >>> law = ParameterLaw({"r": Normal(1.0, 0.1), "c": Shared(3.0)})
+    >>> {name: value.shape for name, value in law(law.draw(5)).items()}
+    {'r': torch.Size([5]), 'c': torch.Size([5])}
+    """
+
+    def __init__(
+        self,
+        laws: Mapping[str, Law],
+        width: int = 20,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.laws = dict(laws)
+        gaussian = [n for n, law in self.laws.items() if isinstance(law, Normal | LogNormal)]
+        pushed = [n for n, law in self.laws.items() if isinstance(law, PushForward)]
+        # Gaussian parameters come first in the noise.
+        self.random_names = [*gaussian, *pushed]
+        self.shared_names = [n for n in self.laws if n not in self.random_names]
+        self.n_gaussian = len(gaussian)
+        k = len(self.random_names)
+        self.location = nn.Parameter(torch.zeros(self.n_gaussian))
+        self.factor = nn.Parameter(torch.eye(self.n_gaussian))
+        self.shared = nn.Parameter(torch.zeros(len(self.shared_names)))
+        self.push: nn.Sequential | None = None
+        if pushed:
+            width = check_count(width, "width", 1)
+            self.push = nn.Sequential(
+                nn.Linear(k, width),
+                nn.Tanh(),
+                nn.Linear(width, width),
+                nn.Tanh(),
+                nn.Linear(width, len(pushed)),
+            )
+            self._reset(source(generator, torch.device("cpu")))
+
+    @torch.no_grad()
+    def _reset(self, generator: torch.Generator) -> None:
+        assert self.push is not None
+        layers = [layer for layer in self.push if isinstance(layer, nn.Linear)]
+        for layer in layers:
+            layer.weight.normal_(generator=generator).mul_(layer.in_features**-0.5)
+            layer.bias.normal_(generator=generator)
+        layers[-1].weight.mul_(0.1)
+        layers[-1].bias.zero_()
+
+    def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        """Standard normal noise (n, number of random parameters)."""
+        return normal((check_count(n, "n", 0), len(self.random_names)), self.location, generator)
+
+    def forward(self, noise: Tensor) -> dict[str, Tensor]:
+        """The value (n,) of every parameter, in the order they were named."""
+        check_omega(noise, (len(noise), len(self.random_names)))
+        inner = self.location + noise[:, : self.n_gaussian] @ self.factor.tril().T
+        if self.push is not None:
+            inner = torch.cat([inner, noise[:, self.n_gaussian :] + self.push(noise)], 1)
+        values = dict(zip(self.random_names, inner.unbind(1), strict=True))
+        for name, value in zip(self.shared_names, self.shared, strict=True):
+            values[name] = value.expand(len(noise))
+        return {name: self._value(law, values[name]) for name, law in self.laws.items()}
+
+    @staticmethod
+    def _value(law: Law, inner: Tensor) -> Tensor:
+        if isinstance(law, LogNormal):
+            return torch.exp(math.log(law.mean) + law.scale / law.mean * inner)
+        return law.mean + law.scale * inner
+
+    def extra_repr(self) -> str:
+        """The laws by name."""
+        return ", ".join(f"{name}={law}" for name, law in self.laws.items())
