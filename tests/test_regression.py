@@ -328,6 +328,18 @@ class TestParts:
         np.testing.assert_allclose(raw[0][7], raw[1][7])
         assert not np.allclose(raw[0], raw[1])
 
+    @pytest.mark.parametrize("residual", [True, False])
+    def test_balanced_draws_have_the_law_of_plain_ones(self, residual):
+        net = RandomMLP(3, 2, 7, 3, residual, initial_std=None, generator=torch.Generator().manual_seed(0))
+        x = torch.randn(9, 3, generator=torch.Generator().manual_seed(1)).double()
+        draws = balanced_draws(net.double(), x, 200, torch.Generator().manual_seed(2))
+        assert draws.shape == (200, 9, 2)
+        alone = balanced_draws(net, x[4:5], 200, torch.Generator().manual_seed(2))
+        torch.testing.assert_close(draws[:, 4:5], alone, rtol=1e-12, atol=1e-12)
+        plain = net.sample_common(x, 100_000, torch.Generator().manual_seed(3))
+        torch.testing.assert_close(draws.mean(0), plain.mean(0), rtol=0, atol=0.3 * float(plain.std()))
+        torch.testing.assert_close(draws.std(0), plain.std(0), rtol=0.3, atol=0.05)
+
     def test_balanced_draws_have_exact_linear_moments(self):
         net = RandomMLP(1, 1, 5, 1).double()
         with torch.no_grad():

@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from localw2.models.network import RandomMLP
+from localw2.models.network import RandomLayer, RandomMLP
+
+_AT_A_TIME = 1 << 11  # draws times rows, so that a layer's values stay in the cache
 
 
 @torch.no_grad()
@@ -24,5 +26,15 @@ def balanced_draws(net: RandomMLP, x: Tensor, n_draws: int, generator: torch.Gen
     z = torch.randn(half, sum(sizes), dtype=x.dtype, generator=generator)
     values, vectors = torch.linalg.eigh(z.T @ z / half)
     z = z @ (vectors / values.sqrt()) @ vectors.T
-    noise = torch.cat([z, -z])[:, None].split(sizes, dim=-1)
-    return net._through(x, lambda i, h: layers[i].common(h, noise[i]))
+    noise = [part.contiguous() for part in torch.cat([z, -z])[:, None].split(sizes, dim=-1)]
+    parts = x.split(max(1, _AT_A_TIME // n_draws))
+    return torch.cat([net._through(part, lambda i, h: _outputs(layers[i], h, noise[i])) for part in parts], 1)
+
+
+def _outputs(layer: RandomLayer, h: Tensor, noise: Tensor) -> Tensor:
+    """``layer.common(h, noise)`` through one flat matrix, where torch would take one product a draw."""
+    rows = h.reshape(-1, h.shape[-1])
+    shape = (*h.shape[:-1], len(layer.bias))
+    means = torch.addmm(layer.bias, rows, layer.mean).view(shape)
+    spreads = (rows.square() @ layer.std.square()).sqrt_().view(shape)
+    return torch.addcmul(means, spreads, noise)

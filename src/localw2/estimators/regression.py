@@ -37,7 +37,7 @@ from localw2.persistence import Stored, check_storable, check_writable, write
 from localw2.training import Fit, FitConfig, train
 
 PREDICTION_DRAWS = 2000  # draws that predict and predict_quantiles integrate over
-_INTEGRATED = 1 << 15  # draws times rows at a time: what stays in the cache is fastest
+_INTEGRATED = 1 << 19  # draws times rows held at a time
 SCALE_FLOOR = 0.3  # of the overall spread, where the loss divides residuals by their local spread
 
 
