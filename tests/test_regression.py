@@ -228,7 +228,7 @@ class TestReproducible:
 
 class TestPaper:
     def test_is_the_printed_method_on_raw_data(self):
-        """The call of the documentation, but for the width and the epochs."""
+        """The call of the documentation, but for the size of the network and the epochs."""
         x, y = Nonlinear().sample(200, random_state=0)
         model = LocalW2Regressor(
             base=None,

@@ -43,6 +43,7 @@ class RandomCoefficientRegressor(RegressorMixin, BaseEstimator):  # type: ignore
     radius. ``norm="auto"`` calls rows near if their variance reacts alike to every coefficient's spread, or,
     for a given or printed delta, is ``Weighted.from_regression``. ``n_bootstrap`` > 0 adds standard errors
     and intervals by a parametric bootstrap (the row bootstrap would shrink the spread), ``n_jobs`` at a time.
+    Coefficients need a finite variance.
 
     ``X`` is (N, p), ``y`` (N,). A fit sets ``intercept_mean_``, ``intercept_std_``, ``coef_mean_`` and
     ``coef_std_`` (p,), ``covariance_`` (p + 1, p + 1) with the intercept first; a bootstrap adds to each
@@ -126,7 +127,7 @@ class RandomCoefficientRegressor(RegressorMixin, BaseEstimator):  # type: ignore
         return drawn
 
     def predict_quantiles(self, X: Any, q: Any = (0.05, 0.5, 0.95)) -> Array:
-        """The quantiles q of y at each row, exact for the fitted law: (len(q), N)."""
+        """The quantiles q of y at each row, exact for the fitted law: (len(q), N); 0 < q < 1."""
         levels = check_levels(q)
         mean, std = self._moments(X)
         quantiles: Array = mean + stats.norm.ppf(levels)[:, None] * std

@@ -48,8 +48,9 @@ class LocalW2Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     .. math:: \hat y = m(x) + \hat f(x, \hat\omega)
 
     The default is debiased and centred: m is a scikit-learn regressor used out of fold, and the
-    network :math:`\hat f` learns the law of what m leaves. ``LocalW2Regressor(base=None, debiased=False,
-    delta=0.1, standardize=False)`` is the paper's method exactly as printed, on x and y as they are.
+    network :math:`\hat f` learns the law of what m leaves. ``base=None, debiased=False, standardize=False,
+    delta=0.1, n_draws=1, depth=4, max_epochs=1000, learning_rate=0.025, schedule="constant"`` is the paper's
+    method as printed, on x and y as they are. y needs a finite variance at every x.
 
     Parameters
     ----------
@@ -66,7 +67,8 @@ class LocalW2Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         given where delta is a number and on standardised X where it is "auto".
     discrepancy : {"w2", "sliced", "mmd", "energy", "mse", "meanvar"} or Discrepancy
         "w2" is the squared W2 for one output. For several it is the sliced W2 if debiased, because
-        debiased W2 is not minimised by the truth on few rows, and the exact assignment if not.
+        debiased W2 is not minimised by the truth on few rows, and the exact assignment if not. "mse" and
+        "meanvar" are the paper's comparisons: they do not identify the spread.
     debiased : bool
         Remove the shrinking of the spread by finite balls ("w2" and "sliced" only). With a base it also
         divides residuals by their local spread, so that rows weigh alike, and holds the mean of the network
@@ -83,8 +85,9 @@ class LocalW2Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         Training, see ``FitConfig``; ``batch_balls=None`` takes all balls in a step.
     checkpoint : path or None
         A file to continue from: a fit that was killed resumes when ``fit`` is called again with the same data
-        and settings. It is removed when the fit is done. With ``random_state=None`` the
-        random numbers then follow from data and settings, so that the second call finds the first.
+        and settings. It is removed when the fit is done. With ``random_state=None`` the random numbers then
+        follow from data and settings, so that the second call finds the first; objects that move on with
+        every draw are refused.
     storable : bool
         Refuse, before the fit, a base that ``save`` cannot store without pickle. False fits it anyway.
     device : str
@@ -173,7 +176,7 @@ class LocalW2Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any) -> Self:
         """Learn the law of y given x from rows X (N, p) and outputs y (N,) or (N, d)."""
-        # A copy is fitted: a refit that fails or is interrupted leaves the old fit whole.
+        # A copy is fitted: a refit that fails leaves the old fit whole.
         adopt(self, type(self)(**self.get_params(deep=False))._fit(X, y))
         return self
 
@@ -235,7 +238,7 @@ class LocalW2Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return self._shaped(draws + centers[which, np.arange(len(X))])
 
     def predict_quantiles(self, X: Any, q: Any = (0.05, 0.5, 0.95)) -> Array:
-        """Quantiles of y at every row, (len(q), N) or (len(q), N, d), output by output.
+        """Quantiles of y at every row, (len(q), N) or (len(q), N, d), output by output; 0 < q < 1.
 
         From the same common draws as ``predict``; each row's quantiles rise with q.
         """
