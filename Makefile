@@ -7,7 +7,7 @@ INSTALLED := .venv/.installed
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types test-slow bench-loss bench-fit bench-accuracy bench-neighbors clean
+.PHONY: help demo test lint types test-slow bench-loss bench-fit bench-accuracy bench-neighbors bench-ode bench-accuracy-ode clean
 
 help:
 	@echo "make demo            set up .venv, then fit the nonlinear example and draw it"
@@ -17,6 +17,8 @@ help:
 	@echo "make bench-fit       a whole fit against the per-ball loop, as a ratio"
 	@echo "make bench-accuracy  errors of the defaults on fresh seeds, beside the oracles"
 	@echo "make bench-neighbors a million rows: seconds and peak memory"
+	@echo "make bench-ode       an epoch of the paper's ODE problem against the loop, as a ratio"
+	@echo "make bench-accuracy-ode errors of ODE fits beside the truth (half an hour)"
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "localw2 needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
@@ -52,6 +54,12 @@ bench-accuracy: $(INSTALLED)
 
 bench-neighbors: $(INSTALLED)
 	$(BIN)/python benchmarks/neighbors.py
+
+bench-ode: $(INSTALLED)
+	$(BIN)/python benchmarks/ode.py
+
+bench-accuracy-ode: $(INSTALLED)
+	$(BIN)/python benchmarks/accuracy_ode.py
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis dist build

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
@@ -20,7 +21,7 @@ from localw2.estimators.trajectories import Rows, Trajectories, near_initial
 from localw2.losses import Discrepancy, Objective, SquaredW2
 from localw2.models.dynamics import RandomODE, check_times
 from localw2.models.fields import FunctionField, NetworkField, RandomField, parameter_names
-from localw2.models.laws import as_laws
+from localw2.models.laws import LOCATION_STEP, as_laws
 from localw2.models.paths import ObservedPaths
 from localw2.norms import Norm
 from localw2.persistence import Stored, write
@@ -28,6 +29,8 @@ from localw2.training import Fit, FitConfig, train
 
 # Draws behind ``parameters_``.
 PARAMETER_DRAWS = 10_000
+# Gradients are cut to this norm: one near-explosion would blunt the steps of a thousand epochs after it.
+MAX_GRADIENT = 1.0
 # States that are solved for at a time when sampling: trajectories times draws.
 SAMPLED_TRAJECTORIES = 4096
 # Debiased W2 of several values by exact assignment: right from so many rows a ball on, fast up to so many.
@@ -76,8 +79,8 @@ class LocalW2ODE(BaseEstimator):  # type: ignore[misc]
     method, rtol, atol, step_size
         The solver, see ``RandomODE``.
     max_epochs, learning_rate, weight_decay, n_draws, batch_balls
-        Training, see ``FitConfig``. "auto" learning rate and weight decay: .005 and .005 for a network,
-        .05 and 0 for named parameters.
+        Training, see ``FitConfig``. "auto" epochs, learning rate and weight decay: 500, .005 and .005 for a
+        network (the paper's), 200, .1 and 0 for named parameters.
     max_skipped : int
         So many steps in a row may fail (a solution explodes) and are skipped before the fit gives up.
     checkpoint : path or None
@@ -125,7 +128,7 @@ class LocalW2ODE(BaseEstimator):  # type: ignore[misc]
         rtol: float = 1e-4,
         atol: float = 1e-6,
         step_size: float | None = None,
-        max_epochs: int = 500,
+        max_epochs: Any = "auto",
         learning_rate: Any = "auto",
         weight_decay: Any = "auto",
         n_draws: int = 2,
@@ -197,6 +200,8 @@ class LocalW2ODE(BaseEstimator):  # type: ignore[misc]
             self._keep(ode, None, data, seed)  # the last good weights stay in hand
             raise
         self._keep(ode, fit, data, seed)
+        _warn_of_skipped(fit)
+        _warn_of_far_guesses(field, fit)
         if self.checkpoint is not None and fit.stopped == "all epochs done":
             Path(self.checkpoint).unlink(missing_ok=True)
         return self
@@ -301,26 +306,29 @@ class LocalW2ODE(BaseEstimator):  # type: ignore[misc]
 
     def _config(self, seed: int, printed: str) -> FitConfig:
         network = isinstance(self.field, str)
-        auto = {"learning_rate": 0.005 if network else 0.05, "weight_decay": 0.005 if network else 0.0}
+        auto: dict[str, Any] = (
+            {"max_epochs": 500, "learning_rate": 0.005, "weight_decay": 0.005}
+            if network
+            else {"max_epochs": 200, "learning_rate": 0.1, "weight_decay": 0.0}
+        )
         for name, value in auto.items():
             own = getattr(self, name)
             if isinstance(own, str) and own != "auto":
                 raise ValueError(f"{name}={own!r} is not known; give 'auto' or a number, such as {value}.")
             auto[name] = value if isinstance(own, str) else own
         return FitConfig(
-            max_epochs=self.max_epochs,
             n_draws=self.n_draws,
             batch_balls=self.batch_balls,
             keep="average",
             averaged=0.2,
             max_skipped=self.max_skipped,
+            max_gradient=MAX_GRADIENT,
             seed=seed,
             progress=bool(self.verbose),
             checkpoint=None if self.checkpoint is None else str(self.checkpoint),
             resume=self.checkpoint is not None,
             fingerprint=printed,
-            learning_rate=auto["learning_rate"],
-            weight_decay=auto["weight_decay"],
+            **auto,
         )
 
     def _keep(self, ode: RandomODE, fit: Fit | None, data: Trajectories, seed: int) -> None:
@@ -344,6 +352,33 @@ class LocalW2ODE(BaseEstimator):  # type: ignore[misc]
             )
         dtype = next(self.model_.parameters()).dtype
         return torch.tensor(states, dtype=dtype)
+
+
+def _warn_of_skipped(fit: Fit) -> None:
+    """Tell when the law was learned without many of its own draws."""
+    if fit.skipped > 0.1 * len(fit.history):
+        warnings.warn(
+            f"{fit.skipped} of {len(fit.history)} steps were skipped because a simulated trajectory exploded; "
+            "the law is learned from the others and may miss its own tail. Start closer, or choose laws "
+            "(LogNormal, PushForward) that keep parameters where the equation can be solved.",
+            stacklevel=3,
+        )
+
+
+def _warn_of_far_guesses(field: RandomField, fit: Fit) -> None:
+    """Tell when a parameter went so far from its guess that the steps may not have sufficed."""
+    if not isinstance(field, FunctionField):
+        return
+    reach = LOCATION_STEP * sum(fit.config.rate(epoch) for epoch in range(len(fit.history)))
+    far = {n: d for n, d in field.law.displacements().items() if abs(d) > 0.5 * reach}
+    if far:
+        moved = ", ".join(f"{name} by {distance:+.2g}" for name, distance in far.items())
+        warnings.warn(
+            f"the fit moved {moved} standard deviations of the first guess, near the {reach:.2g} that its steps "
+            "allow, and may have stopped on the way. Start closer: give the mean (and a larger std) of the "
+            "parameter, or more max_epochs.",
+            stacklevel=3,
+        )
 
 
 def _check_observed(paths: ObservedPaths, inputs: Tensor, objective: Objective) -> None:

@@ -55,7 +55,6 @@ def stored_fit(fit: Fit) -> dict[str, Any]:
         "best_score": fit.best_score,
         "best_epoch": fit.best_epoch,
         "seconds": fit.seconds,
-        "skipped": fit.skipped,
     }
 
 

@@ -14,6 +14,9 @@ from torch.autograd.function import once_differentiable
 from localw2.models.laws import Law, ParameterLaw
 from localw2.models.network import ACTIVATIONS, RandomMLP
 
+# An argument of this name takes all parameters as one dict.
+_ALL_AT_ONCE = ("omega", "parameters")
+
 # Time (a scalar) and states (n, d) to their derivatives (n, d).
 Field = Callable[[Tensor, Tensor], Tensor]
 
@@ -160,8 +163,8 @@ class FunctionField(RandomField):
     r"""A right-hand side that you know, with named parameters whose law is learned.
 
     ``function(t, y, ...)`` is written for **one** trajectory: t is a number, y is (d,), and every parameter
-    is a number, passed by its name (or all together, as a dict, if there is one further argument of another
-    name). It is mapped over trajectories by ``torch.func.vmap``, so it can mix states but never
+    is a number, passed by its name (or all together as a dict, if the one further argument is called
+    ``omega`` or ``parameters``). It is mapped over trajectories by ``torch.func.vmap``, so it can mix states but never
     trajectories. Use torch's functions and ``torch.where`` instead of ``if``.
 
     >>> from localw2.models.laws import Normal
@@ -214,7 +217,7 @@ def _calling(
     required = parameter_names(function)
     if anything or (set(names) <= known and set(required) <= set(names)):
         return lambda t, y, parameters: _checked(function(t, y, **parameters), y)
-    if len(arguments) == 3 and arguments[2].name not in names:
+    if len(arguments) == 3 and arguments[2].name in _ALL_AT_ONCE:
         return lambda t, y, parameters: _checked(function(t, y, parameters), y)
     raise ValueError(
         f"the field takes {', '.join(required) or 'nothing'} after (t, y), but the parameters are "

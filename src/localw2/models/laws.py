@@ -15,6 +15,10 @@ from localw2._validation import check_count
 from localw2.models.base import check_omega, normal, source
 
 
+# Centres are searched for in larger steps than spreads: a first guess is often some spreads away.
+LOCATION_STEP = 3.0
+
+
 @dataclass(frozen=True)
 class Law:
     """How one parameter varies between trajectories, and the guess that learning begins from.
@@ -130,9 +134,9 @@ def _law(name: str, value: Any) -> Law:
 class ParameterLaw(nn.Module):
     r"""The joint law of named parameters, a differentiable function of standard normal noise.
 
-    With noise :math:`z`, Gaussian parameters are :math:`m + s\,(\mu + Lz)` with a lower triangular L, so that
+    With noise :math:`z`, Gaussian parameters are :math:`m + s\,(3\mu + Lz)` with a lower triangular L, so that
     they may be correlated; log-normal ones are the exponential of such; a push-forward one is
-    :math:`m + s\,(z_i + h_i(z))` with a small network h of *all* noise. m and s are the first guesses: there
+    :math:`m + s\,(3\mu_i + z_i + h_i(z))` with a small network h of *all* noise. m and s are the first guesses: there
     learning starts, and steps are in units of s.
 
     >>> law = ParameterLaw({"r": Normal(1.0, 0.1), "c": Shared(3.0)})
@@ -155,7 +159,7 @@ class ParameterLaw(nn.Module):
         self.shared_names = [n for n in self.laws if n not in self.random_names]
         self.n_gaussian = len(gaussian)
         k = len(self.random_names)
-        self.location = nn.Parameter(torch.zeros(self.n_gaussian))
+        self.location = nn.Parameter(torch.zeros(k))
         self.factor = nn.Parameter(torch.eye(self.n_gaussian))
         self.shared = nn.Parameter(torch.zeros(len(self.shared_names)))
         self.push: nn.Sequential | None = None
@@ -187,13 +191,20 @@ class ParameterLaw(nn.Module):
     def forward(self, noise: Tensor) -> dict[str, Tensor]:
         """The value (n,) of every parameter, in the order they were named."""
         check_omega(noise, (len(noise), len(self.random_names)))
-        inner = self.location + noise[:, : self.n_gaussian] @ self.factor.tril().T
+        inner = noise[:, : self.n_gaussian] @ self.factor.tril().T
         if self.push is not None:
             inner = torch.cat([inner, noise[:, self.n_gaussian :] + self.push(noise)], 1)
+        inner = inner + LOCATION_STEP * self.location
         values = dict(zip(self.random_names, inner.unbind(1), strict=True))
-        for name, value in zip(self.shared_names, self.shared, strict=True):
+        for name, value in zip(self.shared_names, LOCATION_STEP * self.shared, strict=True):
             values[name] = value.expand(len(noise))
         return {name: self._value(law, values[name]) for name, law in self.laws.items()}
+
+    def displacements(self) -> dict[str, float]:
+        """How far the centre of each parameter has moved from its first guess, in units of its scale."""
+        names = [*self.random_names, *self.shared_names]
+        moved = LOCATION_STEP * torch.cat([self.location, self.shared]).detach()
+        return dict(zip(names, moved.tolist(), strict=True))
 
     @staticmethod
     def _value(law: Law, inner: Tensor) -> Tensor:

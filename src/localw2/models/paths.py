@@ -13,7 +13,7 @@ from localw2.models.base import RandomMap, check_rows_of, source
 from localw2.models.dynamics import RandomODE
 
 # With more distinct times than this, states are interpolated from a grid of so many steps.
-GRID_STEPS = 256
+GRID_STEPS = 128
 
 # States (..., d) to what is observed of them (..., p).
 Observe = Callable[[Tensor], Tensor]
@@ -28,8 +28,8 @@ class ObservedPaths(RandomMap):
     :math:`[y(t_1),\; (y(t_2) - y(t_1)) / (t_2 - t_1)]`, (2p,): where the trajectory is and how it goes on,
     which only a model with the right law of whole paths gets right.
 
-    Every trajectory is solved once for all its rows. Up to 256 distinct times are solved for as they are;
-    of more, states come from a grid of 256 steps by cubic interpolation (an error of order 1/256^4).
+    Every trajectory is solved once for all its rows. Up to 128 distinct times are solved for as they are;
+    of more, states come from a grid of 128 steps by cubic interpolation (an error of order 1/128^4).
     """
 
     def __init__(self, ode: RandomODE, n_times: int, observe: Observe | None = None) -> None:

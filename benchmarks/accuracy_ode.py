@@ -1,0 +1,184 @@
+"""Errors of LocalW2ODE on the paper's system and on logistic growth, beside the truth and the mean model.
+
+    python benchmarks/accuracy_ode.py [--seeds 3] [--grid-seeds 1] [--jobs 2]
+
+Error in yhat and ghat: Eq. ode_error of the paper on 100 test trajectories (delta_0 = .1; one simulated
+trajectory a test trajectory; 100 draws of the field at every tenth test state). "mean model" is the ODE with
+the mean field, which has no spread; "true model" draws from the truth: no method can do better but by
+chance. SD: the mean over states and times of |SDhat - SD| / SD from y0 = (1, 1, 1, 1), 2000 draws, the exact
+SD.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from joblib import Parallel, delayed
+from scipy.linalg import expm
+from scipy.stats import ks_2samp
+
+from localw2 import LocalW2ODE, Neighborhoods, Objective, PushForward, w2_squared
+from localw2.datasets import FourStates, LogisticGrowth
+
+PRINTED = {
+    "linked": False, "debiased": False, "standardize": False, "delta": 0.1, "max_times": None, "n_draws": 1,
+}  # fmt: skip
+TIMES = {"linked": False}
+
+
+def path_error(y: Any, yhat: Any) -> float:
+    """Error in yhat of Eq. ode_error: y and yhat (n, T, d), whose first times are the initial states."""
+    observed = torch.tensor(y)
+    objective = Objective(observed, Neighborhoods.within(y[:, 0], 0.1))
+    return float(objective(torch.tensor(yhat)) / objective(torch.zeros_like(observed)))
+
+
+def field_error(g: Any, ghat: Any) -> float:
+    """Error in ghat of Eq. ode_error: draws (S, states, d) of both fields at the same states."""
+    values = w2_squared(torch.tensor(g), torch.tensor(ghat), Neighborhoods.whole(len(g)))
+    return float(values.mean() / torch.tensor(g).square().sum(-1).mean())
+
+
+def spread_error(truth: FourStates, paths: Any) -> float:
+    """Mean relative error of the SD of paths (S, T, 4) from (1, 1, 1, 1), without the initial time."""
+    omega = np.linspace(-truth.sigma, truth.sigma, 4001)
+    exact = truth.paths(np.ones((len(omega), 4)), omega).std(0)[1:]
+    return float((np.abs(paths.std(0)[1:] - exact) / exact).mean())
+
+
+def mean_model(truth: FourStates, y0: Any, states: Any) -> tuple[Any, Any]:
+    """Trajectories and field of the ODE with the mean field: no spread at all."""
+    matrix = truth.matrix(np.linspace(-truth.sigma, truth.sigma, 4001)).mean(0)
+    paths = np.stack([y0 @ expm(matrix * t).T for t in truth.times], 1)
+    return paths, np.broadcast_to(states @ matrix.T, (100, *states.shape)).copy()
+
+
+def one_cell(a: float, sigma: float, seed: int, settings: dict[str, Any]) -> dict[str, float]:
+    """Fit one training set and score it, the mean model and the truth on one test set."""
+    truth = FourStates(a, sigma)
+    paths, t, _ = truth.sample(100, random_state=seed)
+    start = time.perf_counter()
+    model = LocalW2ODE(random_state=seed, **settings).fit(paths, t)
+    seconds = time.perf_counter() - start
+    test, _, _ = truth.sample(100, random_state=10_000 + seed)
+    _, _, again = truth.sample(100, random_state=20_000 + seed)
+    states = test[:, ::10].reshape(-1, 4)
+    field = truth.sample_field(states, 100, seed)
+    flat_paths, flat_field = mean_model(truth, test[:, 0], states)
+    samples = model.sample(test[:, 0], t, random_state=seed)[0]
+    spread = model.sample(np.ones(4), t, 2000, random_state=seed)[:, 0]
+    return {
+        "rows": float(Neighborhoods.within(paths[:, 0], 0.1).row_sizes().double().mean()),
+        "y": path_error(test, samples),
+        "g": field_error(field, model.sample_field(states, 100, random_state=seed)),
+        "sd": spread_error(truth, spread),
+        "mean y": path_error(test, flat_paths),
+        "mean g": field_error(field, flat_field),
+        "true y": path_error(test, truth.paths(test[:, 0], again["omega"])),
+        "true g": field_error(field, truth.sample_field(states, 100, 1 + seed)),
+        "seconds": seconds,
+    }
+
+
+def known_form(seed: int) -> dict[str, float]:
+    """The same system with its form known and omega unknown: the law of omega from 500 trajectories."""
+    truth = FourStates()
+    paths, t, realised = truth.sample(500, random_state=seed)
+    start = time.perf_counter()
+    model = LocalW2ODE(truth.field, {"omega": PushForward(0.1, 0.3)}, random_state=seed).fit(paths, t)
+    seconds = time.perf_counter() - start
+    omega, found = realised["omega"], model.parameters_.samples["omega"]
+    test, _, _ = truth.sample(100, random_state=10_000 + seed)
+    states = test[:, ::10].reshape(-1, 4)
+    return {
+        "mean / SD": abs(found.mean() - omega.mean()) / omega.std(),
+        "SD ratio": found.std() / omega.std(),
+        "KS": float(ks_2samp(found, omega).statistic),
+        "g": field_error(
+            truth.sample_field(states, 100, seed), model.sample_field(states, 100, random_state=seed)
+        ),
+        "seconds": seconds,
+    }
+
+
+def logistic(seed: int, linked: bool) -> dict[str, float]:
+    """Logistic growth at irregular times with gaps, 300 trajectories: estimates over the realised values."""
+    truth = LogisticGrowth()
+    paths, t, realised = truth.sample(300, random_state=seed)
+    start = time.perf_counter()
+    model = LocalW2ODE(truth.field, {"r": 0.7, "K": 7.0}, linked=linked, random_state=seed)
+    law = model.fit(paths, t, y0=1.0, t0=0.0).parameters_
+    return {
+        **{f"mean {n}": law.mean[n] / v.mean() for n, v in realised.items()},
+        **{f"SD {n}": law.std[n] / v.std() for n, v in realised.items()},
+        "correlation": float(law.correlation[0, 1]),
+        "realised": float(np.corrcoef(realised["r"], realised["K"])[0, 1]),
+        "seconds": time.perf_counter() - start,
+    }
+
+
+def average(records: list[dict[str, float]]) -> dict[str, float]:
+    """The mean of each entry."""
+    return {name: float(np.mean([record[name] for record in records])) for name in records[0]}
+
+
+def main() -> None:
+    """Print the tables."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
+    parser.add_argument("--seeds", type=int, default=3, help="training sets of a = 0, sigma = .25")
+    parser.add_argument("--grid-seeds", type=int, default=1, help="training sets of each other (a, sigma)")
+    parser.add_argument("--jobs", type=int, default=2)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    run = Parallel(n_jobs=options.jobs)
+    seeds = range(options.seeds)
+
+    print("Network field, a = 0, sigma = .25, 100 trajectories, mean of", options.seeds, "training sets")
+    print(f"{'loss':28}{'y':>9}{'g':>9}{'SD':>8}{'seconds':>9}")
+    methods = {"default (pairs of times)": {}, "single times": TIMES, "as printed": PRINTED}
+    for name, settings in methods.items():
+        record = average(run(delayed(one_cell)(0.0, 0.25, seed, settings) for seed in seeds))
+        print(
+            f"{name:28}{record['y']:9.5f}{record['g']:9.5f}{record['sd']:8.1%}{record['seconds']:9.0f}",
+            flush=True,
+        )
+    for name in ("mean", "true"):
+        print(f"{name + ' model':28}{record[name + ' y']:9.5f}{record[name + ' g']:9.5f}")
+
+    print(
+        "\nDefault over a and sigma, mean of",
+        options.grid_seeds,
+        "training set(s); rows: of a ball of radius .1",
+    )
+    columns = "".join(f"{name:>9}" for name in ("ours", "mean", "true"))
+    print(f"{'':18} |{'error in y':>27} |{'error in g':>27} |")
+    print(f"{'a':>4}{'sigma':>7}{'rows':>7} |{columns} |{columns} |{'SD':>7}")
+    cells = [(a, s) for a in (0.0, 0.1, 0.2, 0.3) for s in (0.1, 0.25, 0.4)]
+    tasks = [(a, s, seed) for a, s in cells for seed in range(options.grid_seeds)]
+    records = run(delayed(one_cell)(a, s, seed, {}) for a, s, seed in tasks)
+    for a, s in cells:
+        r = average([record for record, task in zip(records, tasks, strict=True) if task[:2] == (a, s)])
+        print(
+            f"{a:4}{s:7}{r['rows']:7.1f} |{r['y']:9.5f}{r['mean y']:9.5f}{r['true y']:9.5f} "
+            f"|{r['g']:9.5f}{r['mean g']:9.5f}{r['true g']:9.5f} |{r['sd']:7.1%}",
+            flush=True,
+        )
+
+    print("\nKnown form, law of omega by push-forward, 500 trajectories: each training set")
+    for record in run(delayed(known_form)(seed) for seed in seeds):
+        print("  " + ", ".join(f"{name} {value:.4g}" for name, value in record.items()), flush=True)
+
+    print("\nLogistic growth, 300 trajectories: over the realised values, each training set")
+    for linked in (True, False):
+        print("pairs of times" if linked else "single times")
+        for record in run(delayed(logistic)(seed, linked) for seed in seeds):
+            print("  " + ", ".join(f"{name} {value:.3f}" for name, value in record.items()), flush=True)
+
+
+if __name__ == "__main__":
+    main()
