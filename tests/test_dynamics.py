@@ -6,7 +6,7 @@ from scipy.stats import ks_2samp
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
-from localw2 import Euclidean, LocalW2ODE, LogNormal, Normal, PushForward, Shared, SolverError, load, save
+from localw2 import Euclidean, LocalW2ODE, LogNormal, Normal, PushForward, Shared, load, save
 from localw2.datasets import FourStates, LogisticGrowth
 
 
@@ -203,10 +203,8 @@ class TestFitting:
         rng = np.random.default_rng(0)
         k, t = rng.uniform(0.1, 0.4, 30), np.linspace(0, 2, 9)
         Y = 1 / (1 - k[:, None] * t)
-        model = LocalW2ODE(
-            lambda t, y, k: k * y**2, {"k": Normal(0.2, 0.03)}, learning_rate=3.0, max_epochs=60, max_skipped=3,
-            random_state=0,
-        )  # fmt: skip
+        settings = {"learning_rate": 3.0, "max_epochs": 60, "max_skipped": 3, "random_state": 0}
+        model = LocalW2ODE(lambda t, y, k: k * y**2, {"k": Normal(0.2, 0.03)}, **settings)
         with pytest.raises(FloatingPointError, match=r"epoch \d+.*k = "):
             model.fit(Y, t)
         assert np.isfinite(model.parameters_.mean["k"])

@@ -1,6 +1,7 @@
 """From trajectories to rows and balls: the printed loss, missing observations, times of their own."""
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import ot
@@ -80,7 +81,7 @@ class TestWindowsAndBalls:
         assert np.array_equal(np.sort(np.concatenate(windows)), np.arange(len(rows.number)))
         assert all(90 < len(window) < 110 for window in windows)
         ends = [(rows.times[w].min(), rows.times[w].max()) for w in windows]
-        assert all(a[1] <= b[0] for a, b in zip(ends, ends[1:], strict=False))
+        assert all(a[1] <= b[0] for a, b in pairwise(ends))
 
     def test_a_common_grid_is_thinned_evenly(self):
         Y, t = paths(n_times=101)

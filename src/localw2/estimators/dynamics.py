@@ -358,8 +358,8 @@ def _warn_of_skipped(fit: Fit) -> None:
     """Tell when the law was learned without many of its own draws."""
     if fit.skipped > 0.1 * len(fit.history):
         warnings.warn(
-            f"{fit.skipped} of {len(fit.history)} steps were skipped because a simulated trajectory exploded; "
-            "the law is learned from the others and may miss its own tail. Start closer, or choose laws "
+            f"{fit.skipped} of {len(fit.history)} steps were skipped as a simulated trajectory exploded; the "
+            "law is learned from the others and may miss its own tail. Start closer, or choose laws "
             "(LogNormal, PushForward) that keep parameters where the equation can be solved.",
             stacklevel=3,
         )
@@ -374,9 +374,9 @@ def _warn_of_far_guesses(field: RandomField, fit: Fit) -> None:
     if far:
         moved = ", ".join(f"{name} by {distance:+.2g}" for name, distance in far.items())
         warnings.warn(
-            f"the fit moved {moved} standard deviations of the first guess, near the {reach:.2g} that its steps "
-            "allow, and may have stopped on the way. Start closer: give the mean (and a larger std) of the "
-            "parameter, or more max_epochs.",
+            f"the fit moved {moved} standard deviations of the first guess, near the {reach:.2g} that its "
+            "steps allow, and may have stopped on the way. Start closer: give the mean (and a larger std) of "
+            "the parameter, or more max_epochs.",
             stacklevel=3,
         )
 

@@ -164,8 +164,8 @@ class FunctionField(RandomField):
 
     ``function(t, y, ...)`` is written for **one** trajectory: t is a number, y is (d,), and every parameter
     is a number, passed by its name (or all together as a dict, if the one further argument is called
-    ``omega`` or ``parameters``). It is mapped over trajectories by ``torch.func.vmap``, so it can mix states but never
-    trajectories. Use torch's functions and ``torch.where`` instead of ``if``.
+    ``omega`` or ``parameters``). It is mapped over trajectories by ``torch.func.vmap``, so it can mix states
+    but never trajectories. Use torch's functions and ``torch.where`` instead of ``if``.
 
     >>> from localw2.models.laws import Normal
     >>> field = FunctionField(lambda t, y, r, K: r * y * (1 - y / K), {"r": Normal(1.0), "K": Normal(10.0)})

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from localw2._validation import check_count
 from localw2.models.base import check_omega, normal, source
 
-
 # Centres are searched for in larger steps than spreads: a first guess is often some spreads away.
 LOCATION_STEP = 3.0
 
@@ -134,10 +133,10 @@ def _law(name: str, value: Any) -> Law:
 class ParameterLaw(nn.Module):
     r"""The joint law of named parameters, a differentiable function of standard normal noise.
 
-    With noise :math:`z`, Gaussian parameters are :math:`m + s\,(3\mu + Lz)` with a lower triangular L, so that
-    they may be correlated; log-normal ones are the exponential of such; a push-forward one is
-    :math:`m + s\,(3\mu_i + z_i + h_i(z))` with a small network h of *all* noise. m and s are the first guesses: there
-    learning starts, and steps are in units of s.
+    With noise :math:`z`, Gaussian parameters are :math:`m + s\,(3\mu + Lz)` with a lower triangular L: they
+    may be correlated; log-normal ones are the exponential of such; a push-forward one is
+    :math:`m + s\,(3\mu_i + z_i + h_i(z))` with a small network h of *all* noise. m and s are the first
+    guesses: there learning starts, and steps are in units of s.
 
     >>> law = ParameterLaw({"r": Normal(1.0, 0.1), "c": Shared(3.0)})
     >>> {name: value.shape for name, value in law(law.draw(5)).items()}
