@@ -321,7 +321,7 @@ class TestFiles:
             (lambda s: s.settings.pop("t0"), "do not fit together"),
             (lambda s: s.settings["functions"].update(field="rm -rf"), "is not known"),
             (lambda s: s.settings.update(laws={"k": ["cauchy", 0.0, 1.0]}), "not known"),
-            (lambda s: s.tensors.popitem(), "tensors for a network|do not fit"),
+            (lambda s: s.tensors.pop("field.net.layers.0.mean"), "tensors for a network|do not fit"),
         ],
     )
     def test_forged_files(self, change, words):

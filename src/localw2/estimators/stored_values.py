@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,9 @@ from torch import Tensor
 
 from localw2 import losses, norms
 from localw2._validation import Array
+from localw2.checkpoints import history_tensors, tensors_history
 from localw2.models.base import RandomMap
+from localw2.models.network import ACTIVATIONS
 from localw2.training import Fit, FitConfig
 
 _OBJECTS: dict[str, type[Any]] = {
@@ -29,17 +32,20 @@ def stored_value(name: str, value: Any) -> Any:
     if name == "checkpoint":  # a path of the machine that fitted
         return None
     if type(value).__name__ in _OBJECTS and type(value) is _OBJECTS[type(value).__name__]:
-        return {"object": type(value).__name__, "fields": asdict(value)}
-    if isinstance(value, np.generic):
-        return value.item()
+        return {"object": type(value).__name__, "fields": {k: _number(v) for k, v in asdict(value).items()}}
+    value = _number(value)
     if value is None or isinstance(value, str | bool | int | float):
         return value
     if name != "random_state":
         warnings.warn(
             f"{name}={value!r} cannot be stored. Predictions do not need it; a loaded estimator has None.",
-            stacklevel=6,
+            stacklevel=5,
         )
     return None
+
+
+def _number(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def restored_object(value: Any) -> Any:
@@ -49,21 +55,26 @@ def restored_object(value: Any) -> Any:
     return value
 
 
-def stored_fit(fit: Fit) -> dict[str, Any]:
-    """A fit without its model."""
-    return {"config": asdict(fit.config), "history": fit.history, "stopped": fit.stopped} | {
-        "best_score": fit.best_score,
-        "best_epoch": fit.best_epoch,
-        "seconds": fit.seconds,
-    }
+def stored_fit(fit: Fit) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """A fit without its model: plain settings, and its history as tensors."""
+    # Files of the machine that fitted are of no use to others.
+    config = replace(fit.config, checkpoint=None, history=None, resume=False)
+    plain = {name: getattr(fit, name) for name in ("stopped", "best_score", "best_epoch", "seconds")}
+    return {"config": asdict(config), **plain}, history_tensors(fit.history)
 
 
-def restored_fit(model: RandomMap, stored: dict[str, Any]) -> Fit:
+def restored_fit(model: RandomMap, settings: dict[str, Any], tensors: dict[str, Tensor]) -> Fit:
     """The fit that ``stored_fit`` described."""
-    fields = dict(stored)
-    if not isinstance(fields["history"], list) or not all(isinstance(r, dict) for r in fields["history"]):
-        raise ValueError("the history of the fit is not a list of records.")
-    return Fit(model, FitConfig(**fields.pop("config")), **fields)
+    history = tensors_history(tensors)
+    fit = Fit(model, history=history, **(settings | {"config": FitConfig(**settings["config"])}))
+    text(fit.stopped)
+    if fit.best_epoch is not None:
+        whole_number(fit.best_epoch)
+    for name in ("best_score", "seconds"):
+        value = getattr(fit, name)
+        if not (type(value) in (int, float) or (name == "best_score" and value is None)):
+            raise ValueError(f"{name}={value!r} is not a number.")
+    return fit
 
 
 def whole_number(value: Any, low: int = 1, high: int = 2**63 - 1) -> int:
@@ -73,9 +84,34 @@ def whole_number(value: Any, low: int = 1, high: int = 2**63 - 1) -> int:
     return value
 
 
+def text(value: Any) -> str:
+    """A name that a file states."""
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} stands where text is expected.")
+    return value
+
+
 def sized_array(name: str, tensor: Tensor, *shape: int, dtype: torch.dtype = torch.float64) -> Array:
     """A finite array of the shape and type that the rest of the file asks for."""
     if tuple(tensor.shape) != shape or tensor.dtype != dtype or not bool(tensor.isfinite().all()):
         raise ValueError(f"{name} is {tensor.dtype} {tuple(tensor.shape)}; expected finite {dtype} {shape}.")
     array: Array = tensor.numpy().copy()
     return array
+
+
+def network_settings(
+    parameters: dict[str, Any], n_inputs: int, n_outputs: int, state: dict[str, Tensor], dtype: torch.dtype
+) -> tuple[int, int, bool, str]:
+    """Width, depth, residual and activation of a stored network, if its tensors have the shapes they ask for.
+
+    Shapes are compared before a network of the stated size is made: a small file must not ask for memory.
+    """
+    width, depth = whole_number(parameters["width"]), whole_number(parameters["depth"])
+    if parameters["activation"] not in ACTIVATIONS or type(parameters["residual"]) is not bool:
+        raise ValueError(f"activation={parameters['activation']!r} or residual is not known.")
+    if len(state) != 3 * (depth + 1):
+        raise ValueError(f"there are {len(state)} tensors for a network of depth {depth}.")
+    for i, (n_in, n_out) in enumerate(pairwise([n_inputs, *[width] * depth, n_outputs])):
+        for name, shape in (("mean", (n_in, n_out)), ("std", (n_in, n_out)), ("bias", (n_out,))):
+            sized_array(f"layers.{i}.{name}", state[f"layers.{i}.{name}"], *shape, dtype=dtype)
+    return width, depth, parameters["residual"], parameters["activation"]

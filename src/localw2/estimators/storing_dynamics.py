@@ -6,13 +6,13 @@ import hashlib
 import inspect
 import warnings
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from localw2.estimators.stored_values import (
+    network_settings,
     restored_fit,
     restored_object,
     sized_array,
@@ -23,7 +23,6 @@ from localw2.estimators.stored_values import (
 from localw2.models.dynamics import RandomODE
 from localw2.models.fields import FunctionField, NetworkField, RandomField
 from localw2.models.laws import LAWS, Law, ParameterLaw, as_laws
-from localw2.models.network import ACTIVATIONS
 from localw2.persistence import Stored
 
 KIND = "LocalW2ODE"
@@ -44,13 +43,16 @@ def store_ode(estimator: Any) -> Stored:
         "n_states": estimator.n_states_,
         "n_observed": estimator.n_observed_,
         "seed": estimator._parameter_seed,
-        "fit": stored_fit(estimator.fit_) if hasattr(estimator, "fit_") else None,
+        "fit": None,
     }
     if isinstance(field, FunctionField):
         settings["laws"] = {
             name: [type(law).__name__.lower(), law.mean, law.std] for name, law in field.law.laws.items()
         }
     tensors = {f"field.{name}": value for name, value in field.state_dict().items()}
+    if hasattr(estimator, "fit_"):
+        settings["fit"], history = stored_fit(estimator.fit_)
+        tensors |= history
     return Stored(KIND, settings, tensors)
 
 
@@ -73,7 +75,8 @@ def _fill(estimator: Any, stored: Stored, given: dict[str, Any]) -> None:
     estimator._check_settings()
     d, p = whole_number(settings["n_states"]), whole_number(settings["n_observed"])
     estimator.n_states_, estimator.n_observed_, estimator.t0_ = d, p, float(settings["t0"])
-    state = {name.removeprefix("field."): t for name, t in stored.tensors.items()}
+    tensors = stored.tensors
+    state = {name.removeprefix("field."): t for name, t in tensors.items() if name.startswith("field.")}
     restored = _network(parameters, d, state) if laws is None else _named(functions["field"], laws, state)
     restored.load_state_dict(state)
     start = torch.tensor([estimator.t0_], dtype=torch.float64)
@@ -82,21 +85,13 @@ def _fill(estimator: Any, stored: Stored, given: dict[str, Any]) -> None:
     ).eval()
     seed = whole_number(settings["seed"], 0)
     if settings["fit"] is not None:
-        estimator.fit_ = restored_fit(estimator.model_, settings["fit"])
+        estimator.fit_ = restored_fit(estimator.model_, settings["fit"], tensors)
     estimator._summarise(seed)
 
 
 def _network(parameters: dict[str, Any], d: int, state: dict[str, Tensor]) -> RandomField:
-    width, depth = whole_number(parameters["width"]), whole_number(parameters["depth"])
-    if parameters["activation"] not in ACTIVATIONS:
-        raise ValueError(f"activation={parameters['activation']!r} is not known.")
-    # Shapes are compared before a network of the stated size is made: a small file must not ask for memory.
-    if len(state) != 3 * (depth + 1):
-        raise ValueError(f"there are {len(state)} tensors for a network of depth {depth}.")
-    for i, (n_in, n_out) in enumerate(pairwise([d, *[width] * depth, d])):
-        for name, shape in (("mean", (n_in, n_out)), ("std", (n_in, n_out)), ("bias", (n_out,))):
-            sized_array(name, state[f"net.layers.{i}.{name}"], *shape, dtype=torch.float32)
-    return NetworkField(d, width, depth, bool(parameters["residual"]), parameters["activation"])
+    layers = {name.removeprefix("net."): tensor for name, tensor in state.items()}
+    return NetworkField(d, *network_settings(parameters, d, d, layers, torch.float32))
 
 
 def _named(function: Callable[..., Any], laws: dict[str, Law], state: dict[str, Tensor]) -> RandomField:
