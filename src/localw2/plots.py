@@ -87,30 +87,18 @@ def trajectories(
     lines = lines.reshape(-1, *lines.shape[2:])
     d = lines.shape[2]
     names = _names(names, d)
-    if axes is None:
-        columns = min(d, 2)
-        rows = -(-d // columns)
-        _, grid_of_axes = _pyplot().subplots(
-            rows,
-            columns,
-            figsize=(4.2 * columns + 0.6, 2.9 * rows + 0.3),
-            layout="constrained",
-            squeeze=False,
-        )
-        axes = grid_of_axes.ravel()[:d]
-        for spare in grid_of_axes.ravel()[d:]:
-            spare.set_visible(False)
-    else:
-        axes = np.atleast_1d(axes)
+    axes = _panels(axes, d)
     low, high = np.quantile(lines, [(1 - coverage) / 2, (1 + coverage) / 2], axis=0)
     observed = None if data is None else np.asarray(data, dtype=np.float64).reshape(-1, len(grid), d)
     for i, ax in enumerate(axes):
         if observed is not None:
-            for j, line in enumerate(observed[:100, :, i]):
+            for j, line in enumerate(observed[:50, :, i]):
                 seen = np.isfinite(line)
-                ax.plot(grid[seen], line[seen], color=DATA, lw=0.7, alpha=0.45, label=None if j else "data")
+                ax.plot(grid[seen], line[seen], color=DATA, lw=0.6, alpha=0.5, label=None if j else "data")
         label = f"fit, {100 * coverage:.0f} % band"
         ax.fill_between(grid, low[:, i], high[:, i], color=MODEL, alpha=0.25, lw=0, label=label, zorder=3)
+        for edge in (low, high):  # over the data, where a band alone could not be told from the lines
+            ax.plot(grid, edge[:, i], color=MODEL, lw=1, zorder=4)
         ax.plot(grid, lines[:, :, i].mean(0), color=MODEL, lw=2, label="fit, mean", zorder=4)
         ax.set_xlabel("t")
         ax.set_ylabel(names[i])
@@ -131,21 +119,7 @@ def field_along(z: Any, fit: Any, truth: Any = None, names: Any = None, axes: An
         raise ValueError(f"fit has shape {draws.shape}; expected (S, {len(place)}, d), a state for each z.")
     d = draws.shape[2]
     names = _names(names, d, "g")
-    if axes is None:
-        columns = min(d, 2)
-        rows = -(-d // columns)
-        _, grid_of_axes = _pyplot().subplots(
-            rows,
-            columns,
-            figsize=(4.2 * columns + 0.6, 2.9 * rows + 0.3),
-            layout="constrained",
-            squeeze=False,
-        )
-        axes = grid_of_axes.ravel()[:d]
-        for spare in grid_of_axes.ravel()[d:]:
-            spare.set_visible(False)
-    else:
-        axes = np.atleast_1d(axes)
+    axes = _panels(axes, d)
     for i, ax in enumerate(axes):
         mean, std = draws[..., i].mean(0), draws[..., i].std(0)
         ax.fill_between(
@@ -162,6 +136,22 @@ def field_along(z: Any, fit: Any, truth: Any = None, names: Any = None, axes: An
         ax.spines[["top", "right"]].set_visible(False)
     axes[0].legend(frameon=False, fontsize=8)
     return axes
+
+
+def _panels(axes: Any, d: int) -> Any:
+    """The Axes given, or d new panels in two columns."""
+    if axes is not None:
+        axes = np.atleast_1d(axes)
+        if len(axes) != d:
+            raise ValueError(f"axes has {len(axes)} entries for {d} panels; give one for each.")
+        return axes
+    columns = min(d, 2)
+    rows = -(-d // columns)
+    size = (4.2 * columns + 0.6, 2.9 * rows + 0.3)
+    _, grid = _pyplot().subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
+    for spare in grid.ravel()[d:]:
+        spare.set_visible(False)
+    return grid.ravel()[:d]
 
 
 def _names(names: Any, d: int, letter: str = "y") -> list[str]:
