@@ -210,6 +210,16 @@ class TestFitting:
         assert np.isfinite(model.parameters_.mean["k"])
         assert np.isfinite(model.sample([1.0], [0.0, 0.1])).all()
 
+    def test_a_refit_that_fails_leaves_the_old_fit(self, fitted):
+        model, Y, t, _ = fitted
+        copy = clone(model).set_params(max_epochs=5, parameters={"k": 1.0}).fit(Y, t)
+        before = copy.parameters_.samples["k"]
+        with pytest.raises(FloatingPointError):
+            copy.set_params(field=lambda t, y, k: k * y**2, parameters={"k": Normal(30.0)}).fit(Y, t)
+        with pytest.raises(ValueError, match="must rise"):
+            copy.fit(Y, t[::-1])
+        assert copy.parameters_.samples["k"] is before
+
     def test_skipped_steps_are_counted(self):
         rng = np.random.default_rng(0)
         k, t = rng.uniform(0.1, 0.4, 30), np.linspace(0, 2, 9)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,10 +14,19 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from localw2._validation import Array, as_array, check_count
+from localw2._validation import Array, as_array, check_count, check_flag
 from localw2.estimators.learned_parameters import LearnedParameters
-from localw2.estimators.settings import device_of, discrepancy_of, fingerprint, fresh_seed
-from localw2.estimators.storing_dynamics import restore_ode, store_ode
+from localw2.estimators.settings import (
+    LARGEST,
+    adopt,
+    check_checkpoint,
+    check_range,
+    device_of,
+    discrepancy_of,
+    fingerprint,
+    fresh_seed,
+)
+from localw2.estimators.storing_dynamics import restore_ode, source_hash, store_ode
 from localw2.estimators.trajectories import Rows, Trajectories, near_initial
 from localw2.losses import Discrepancy, Objective, SquaredW2
 from localw2.models.dynamics import RandomODE, check_times
@@ -176,11 +186,24 @@ class LocalW2ODE(BaseEstimator):  # type: ignore[misc]
         length come as two lists. The initial state is the first observation, or ``y0`` (n, d), (d,) or a
         number, which holds at ``t0`` (the earliest time unless given).
         """
+        # A copy is fitted: a refit that fails leaves the old fit whole, or the last good weights of the new.
+        fitted = type(self)(**self.get_params(deep=False))
+        try:
+            fitted._fit(Y, t, y0, t0)
+        except FloatingPointError:
+            if hasattr(fitted, "model_"):
+                adopt(self, fitted)
+            raise
+        adopt(self, fitted)
+        return self
+
+    def _fit(self, Y: Any, t: Any, y0: Any, t0: float | None) -> None:
         self._check_settings()
         data = Trajectories.of(Y, t, y0, t0)
         self._check_data(data)
         device = device_of(self.device)
         printed = fingerprint(self, data.values, np.column_stack([data.number, data.time]))
+        printed += "".join(source_hash(function) or "" for function in (self.field, self.observe))
         seed = fresh_seed(self.random_state, printed if self.checkpoint is not None else None)
         generator = torch.Generator().manual_seed(seed)
         dtype = torch.float32 if isinstance(self.field, str) else torch.float64
@@ -194,17 +217,19 @@ class LocalW2ODE(BaseEstimator):  # type: ignore[misc]
         inputs = torch.tensor(x, dtype=dtype, device=device)
         objective = self._objective(rows, windows, data, inputs)
         _check_observed(paths, inputs, objective)
+        done: list[dict[str, Any]] = []
         try:
-            fit = train(paths, objective, inputs, self._config(seed, printed))
+            fit = train(paths, objective, inputs, self._config(seed, printed), callbacks=(done.append,))
         except FloatingPointError:
-            self._keep(ode, None, data, seed)  # the last good weights stay in hand
+            if done:
+                self._keep(ode, None, data, seed)
             raise
         self._keep(ode, fit, data, seed)
         _warn_of_skipped(fit)
         _warn_of_far_guesses(field, fit)
         if self.checkpoint is not None and fit.stopped == "all epochs done":
-            Path(self.checkpoint).unlink(missing_ok=True)
-        return self
+            with suppress(OSError):  # one that stays would only be found finished
+                Path(self.checkpoint).unlink()
 
     def sample(self, y0: Any, t: Any, n_samples: int = 1, random_state: Any = None) -> Array:
         """Independent trajectories (S, n, T, p) from states y0 (n, d) or (d,), which hold at ``t[0]``.
@@ -266,12 +291,13 @@ class LocalW2ODE(BaseEstimator):  # type: ignore[misc]
         if not (isinstance(self.norm, Norm) or (isinstance(self.norm, str) and self.norm == "auto")):
             raise ValueError(f"norm={self.norm!r} is not known; give 'auto' or a Norm, such as Euclidean().")
         for name in ("linked", "debiased", "standardize", "residual"):
-            if not isinstance(getattr(self, name), bool | np.bool_):
-                raise ValueError(f"{name}={getattr(self, name)!r} must be True or False.")
-        if not (self.checkpoint is None or isinstance(self.checkpoint, str | Path)):
-            raise ValueError(f"checkpoint={self.checkpoint!r} is not a path; give a file name, or None.")
+            check_flag(getattr(self, name), name)
+        if self.max_times is not None:
+            check_count(self.max_times, "max_times", 2)
+        check_checkpoint(self.checkpoint, self.random_state)
 
     def _check_data(self, data: Trajectories) -> None:
+        check_range(data.values, "Y", LARGEST if self.standardize else 1e18)
         d, p = data.initial.shape[1], data.values.shape[1]
         if self.observe is None and d != p:
             raise ValueError(

@@ -21,6 +21,7 @@ from localw2.estimators.integration import balanced_draws
 from localw2.estimators.settings import (
     LARGEST,
     adopt,
+    check_checkpoint,
     check_levels,
     check_range,
     device_of,
@@ -33,7 +34,7 @@ from localw2.losses import Objective
 from localw2.models.network import RandomMLP
 from localw2.neighborhoods import Neighborhoods
 from localw2.norms import Euclidean, Norm
-from localw2.persistence import Stored, check_storable, check_writable, write
+from localw2.persistence import Stored, check_storable, write
 from localw2.training import Fit, FitConfig, train
 
 PREDICTION_DRAWS = 2000  # draws that predict and predict_quantiles integrate over
@@ -276,13 +277,7 @@ class LocalW2Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         for name in ("debiased", "residual", "standardize", "storable"):
             check_flag(getattr(self, name), name)
         check_count(self.n_folds, "n_folds", 2, why="a row needs a base model that has not seen it")
-        if self.checkpoint is not None:
-            check_writable(self.checkpoint, "checkpoint")
-            if isinstance(self.random_state, np.random.RandomState | np.random.Generator):
-                raise ValueError(
-                    f"random_state is a {type(self.random_state).__name__}, which moves on with every fit: "
-                    "none would find the checkpoint of another. Give an int, or None."
-                )
+        check_checkpoint(self.checkpoint, self.random_state)
         if not (isinstance(self.norm, Norm) or (isinstance(self.norm, str) and self.norm == "auto")):
             raise ValueError(f"norm={self.norm!r} is not known; give 'auto' or a Norm, such as Euclidean().")
         if isinstance(self.delta, str) and self.delta != "auto":

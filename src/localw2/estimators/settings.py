@@ -12,6 +12,7 @@ from sklearn.utils import check_random_state
 
 from localw2._validation import Array, as_array
 from localw2.losses import MMD, MSE, Discrepancy, EnergyScore, MeanVar, SlicedW2, SquaredW2
+from localw2.persistence import check_writable
 
 DISCREPANCIES = ("w2", "sliced", "mmd", "energy", "mse", "meanvar")
 LARGEST = 1e100  # squares, and their sums over rows, stay far from overflow
@@ -88,6 +89,17 @@ def adopt(estimator: Any, fitted: Any) -> None:
     vars(estimator).update(vars(fitted))
     for name in old:
         delattr(estimator, name)
+
+
+def check_checkpoint(checkpoint: Any, random_state: Any) -> None:
+    """Raise unless a fit could be continued from this file, or there is to be none."""
+    if checkpoint is not None:
+        check_writable(checkpoint, "checkpoint")
+        if isinstance(random_state, np.random.RandomState | np.random.Generator):
+            raise ValueError(
+                f"random_state is a {type(random_state).__name__}, which moves on with every fit: "
+                "none would find the checkpoint of another. Give an int, or None."
+            )
 
 
 def check_levels(q: Any) -> Array:

@@ -112,10 +112,11 @@ def _described(function: Any) -> Any:
     if function is None or isinstance(function, str):
         return function
     name = getattr(function, "__qualname__", type(function).__qualname__)
-    return {"function": str(name), "source": _source_hash(function)}
+    return {"function": str(name), "source": source_hash(function)}
 
 
-def _source_hash(function: Any) -> str | None:
+def source_hash(function: Any) -> str | None:
+    """A hash of what a function's source says; None if it has none."""
     try:
         return hashlib.sha256(inspect.getsource(function).encode()).hexdigest()
     except (OSError, TypeError):
@@ -136,7 +137,7 @@ def _function(name: str, described: Any, given: Any) -> Any:
             f"this model was fitted with your own function {label!r}, which a file does not hold (nothing in "
             f"it is ever run); pass it: load(path, {name}={label if label.isidentifier() else 'function'})."
         )
-    source = _source_hash(given)
+    source = source_hash(given)
     if source is not None and described["source"] is not None and source != described["source"]:
         warnings.warn(
             f"the source of {name} differs from that of {label!r} when the model was saved; samples are "
