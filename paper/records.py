@@ -1,0 +1,149 @@
+"""Experiments compute, then record; figures and tables are drawn from the records alone.
+
+An experiment is a list of cells, each a dict of plain settings with a seed, and a function from it to plain
+values. ``compute`` runs the cells that have no record yet, several at a time, and writes the file after each:
+a killed run goes on where it was. A record names the code that made it, so that results of older code are
+never mixed with new ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from joblib import Parallel, delayed
+
+import localw2
+
+FOLDER = Path(__file__).parent
+PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "lapx", "torchdiffeq")
+
+Cell = dict[str, Any]
+Values = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to run: ``quick`` is a reduced version for CI, whose results go to another folder."""
+
+    quick: bool
+    repeats: int
+    jobs: int
+    results: Path
+    figures: Path
+
+    @classmethod
+    def parse(cls, description: str | None) -> Options:
+        """From the command line, the same for every experiment."""
+        raw = argparse.RawDescriptionHelpFormatter
+        parser = argparse.ArgumentParser(description=description, formatter_class=raw)
+        parser.add_argument("--quick", action="store_true", help="small settings, for a look and for CI")
+        parser.add_argument("--repeats", type=int, default=None, help="training sets (5, or 1 with --quick)")
+        parser.add_argument("--jobs", type=int, default=2, help="cells at a time (default 2)")
+        parser.add_argument("--out", type=Path, default=None, help="folder for results/ and figures/")
+        parsed = parser.parse_args()
+        out = parsed.out or (FOLDER / "quick" if parsed.quick else FOLDER)
+        repeats = parsed.repeats or (1 if parsed.quick else 5)
+        return cls(parsed.quick, repeats, parsed.jobs, out / "results", out / "figures")
+
+
+def compute(
+    experiment: str, cells: list[Cell], function: Callable[[Cell], Values], options: Options, code: Path
+) -> list[dict[str, Any]]:
+    """The records of all cells, in their order: those on file, and new ones.
+
+    ``code`` is the experiment's own script, which belongs to the fingerprint beside the package.
+    """
+    path = options.results / f"{experiment}.json"
+    options.results.mkdir(parents=True, exist_ok=True)
+    fingerprint = _fingerprint(code)
+    known = _read(path, fingerprint)
+    missing = [cell for cell in cells if _key(cell) not in known]
+    print(f"{experiment}: {len(cells) - len(missing)} of {len(cells)} cells on file", flush=True)
+    start = time.perf_counter()
+    tasks = (delayed(_timed)(function, cell) for cell in missing)
+    runner = Parallel(n_jobs=options.jobs, return_as="generator_unordered")
+    for i, record in enumerate(runner(tasks), start=1):
+        known[_key(record["settings"])] = record
+        _write(path, experiment, fingerprint, [known[_key(c)] for c in cells if _key(c) in known])
+        print(
+            f"  {i}/{len(missing)} after {time.perf_counter() - start:.0f} s: {_key(record['settings'])}",
+            flush=True,
+        )
+    return [known[_key(cell)] for cell in cells]
+
+
+def read(experiment: str, options: Options) -> list[dict[str, Any]]:
+    """The records on file, for drawing."""
+    content = json.loads((options.results / f"{experiment}.json").read_text())
+    records: list[dict[str, Any]] = content["records"]
+    return records
+
+
+def group(records: list[dict[str, Any]], *names: str) -> dict[tuple[Any, ...], list[Values]]:
+    """The values of records that share these settings, in order: repeats of one cell together."""
+    found: dict[tuple[Any, ...], list[Values]] = {}
+    for record in records:
+        key = tuple(record["settings"].get(name) for name in names)
+        found.setdefault(key, []).append({**record["values"], "seconds": record["seconds"]})
+    return found
+
+
+def mean_and_sd(values: list[Values], name: str) -> tuple[float, float]:
+    """Over repeats; the SD is that of one repeat (0 if there is one only)."""
+    column = np.array([v[name] for v in values], dtype=np.float64)
+    return float(column.mean()), float(column.std(ddof=1)) if len(column) > 1 else 0.0
+
+
+def _timed(function: Callable[[Cell], Values], cell: Cell) -> dict[str, Any]:
+    torch.set_num_threads(1)
+    start = time.perf_counter()
+    values = function(cell)
+    return {"settings": cell, "values": values, "seconds": round(time.perf_counter() - start, 2)}
+
+
+def _key(cell: Cell) -> str:
+    return json.dumps(cell, sort_keys=True)
+
+
+def _fingerprint(code: Path) -> str:
+    """A hash of the package, of this file and of the experiment's script."""
+    digest = hashlib.sha256()
+    for path in [*sorted(Path(localw2.__file__).parent.rglob("*.py")), Path(__file__), code]:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _read(path: Path, fingerprint: str) -> dict[str, dict[str, Any]]:
+    if not path.exists():
+        return {}
+    content = json.loads(path.read_text())
+    if content["code"] != fingerprint:
+        print(f"{path.name} was made by other code: its cells are computed again")
+        return {}
+    return {_key(record["settings"]): record for record in content["records"]}
+
+
+def _write(path: Path, experiment: str, fingerprint: str, records: list[dict[str, Any]]) -> None:
+    content = {
+        "experiment": experiment,
+        "code": fingerprint,
+        "versions": {"localw2": localw2.__version__, "python": platform.python_version()}
+        | {name: version(name) for name in PACKAGES},
+        "records": records,
+    }
+    temporary = path.with_suffix(".tmp")
+    lines = json.dumps(content, indent=None, separators=(",", ":")).replace('{"settings"', '\n{"settings"')
+    temporary.write_text(lines + "\n")
+    os.replace(temporary, path)
