@@ -10,6 +10,7 @@ PACKAGE = Path(localw2.__file__).parent
 LAYERS = {
     "_validation": 0,
     "norms": 1,
+    "balls": 1,
     "search": 2,
     "neighborhoods": 3,
     "forward_gradient": 4,

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 import localw2.search
 from localw2 import Euclidean, LazyNeighborhoods, Mahalanobis, Neighborhoods, Weighted
-from localw2.neighborhoods import _merge
-from localw2.search import Balls
+from localw2.balls import Balls, merge
 from strategies import quiet_within
 
 
@@ -217,9 +216,9 @@ def test_copies_of_one_x_do_not_cost_a_quadratic_graph():
 
 
 def test_a_collision_of_hashes_does_not_merge_different_balls(monkeypatch):
-    monkeypatch.setattr("localw2.neighborhoods._keys", lambda balls: np.zeros(len(balls.sizes), np.uint64))
+    monkeypatch.setattr("localw2.balls._keys", lambda balls: np.zeros(len(balls.sizes), np.uint64))
     balls = Balls(np.array([2, 2, 1, 2]), np.array([0, 1, 0, 2, 0, 0, 1]))
-    merged, number, weights = _merge(balls, np.ones(4))
+    merged, number, weights = merge(balls, np.ones(4))
     assert number.tolist() == [0, 1, 2, 0]
     assert weights.tolist() == [2, 1, 1]
     assert merged.rows.tolist() == [0, 1, 0, 2, 0]

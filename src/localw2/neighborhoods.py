@@ -12,20 +12,12 @@ import torch
 from torch import Tensor
 
 from localw2._validation import Array, as_rows, check_count, check_radius, seed_of
+from localw2.balls import Balls, compact, merge
 from localw2.norms import Norm, check_norm
-from localw2.search import (
-    Balls,
-    BallSearch,
-    RadiusSearch,
-    mix,
-    nearest_search,
-    radius_search,
-)
+from localw2.search import BallSearch, RadiusSearch, nearest_search, radius_search
 
 T = TypeVar("T")
 
-# Edges compared at a time when balls with equal hashes are checked for equality.
-MERGE_EDGES = 1 << 22
 # Rows that a lazy graph looks at to see whether its balls are all singletons.
 PROBED_ROWS = 1000
 
@@ -176,7 +168,7 @@ class Neighborhoods:
         (tensor([0, 1, 3]), tensor([2, 1]))
         """
         chosen = _check_balls(balls, self.n_balls)
-        rows, local = _compact(self.balls.take(chosen))
+        rows, local = compact(self.balls.take(chosen))
         place = np.full(self.n_balls + 1, -1)
         place[chosen] = np.arange(len(chosen))
         own = place[self.ball_of_row.numpy()[rows]]
@@ -320,8 +312,8 @@ class LazyNeighborhoods:
     def block(self, balls: Any) -> tuple[Tensor, Neighborhoods]:
         """The rows that these balls need, and the balls re-indexed to them, as ``Neighborhoods.block``."""
         centres = self._centres[_check_balls(balls, self.n_balls)]
-        rows, local = _compact(self._search.balls(centres))
-        merged, ball_of_centre, weights = _merge(local, np.ones(len(centres)))
+        rows, local = compact(self._search.balls(centres))
+        merged, ball_of_centre, weights = merge(local, np.ones(len(centres)))
         own = np.full(len(rows), -1)
         own[np.searchsorted(rows, centres)] = ball_of_centre
         return torch.from_numpy(rows), Neighborhoods(merged, len(rows), weights, own)
@@ -352,12 +344,6 @@ def _check_balls(balls: Any, n_balls: int) -> Array:
     return chosen.astype(np.int64)
 
 
-def _compact(balls: Balls) -> tuple[Array, Balls]:
-    """The distinct rows of some balls, ascending, and the balls counted in those."""
-    rows, local = np.unique(balls.rows, return_inverse=True)
-    return rows.astype(np.int64), Balls(balls.sizes, local.astype(balls.rows.dtype))
-
-
 def _assemble(search: BallSearch, min_size: int) -> Neighborhoods:
     """Every ball of a search, small ones dropped, identical ones merged."""
     n = search.n_rows
@@ -374,12 +360,12 @@ def _assemble(search: BallSearch, min_size: int) -> Neighborhoods:
     parts, numbers, weights, done, known = [], [], [], 0, 0
     for found in search.chunks(centres):
         # Merging inside each chunk first keeps duplicates from ever being held together.
-        distinct, number, weight = _merge(found, copies[done : done + len(found.sizes)])
+        distinct, number, weight = merge(found, copies[done : done + len(found.sizes)])
         parts.append(distinct)
         numbers.append(number + known)
         weights.append(weight)
         done, known = done + len(found.sizes), known + len(distinct.sizes)
-    merged, number, weight = _merge(Balls.join(parts), np.concatenate(weights))
+    merged, number, weight = merge(Balls.join(parts), np.concatenate(weights))
     hoods = Neighborhoods(merged, n, weight, number[np.concatenate(numbers)][ball_of_row])
     return _in_row_order(hoods).at_least(min_size)
 
@@ -393,43 +379,6 @@ def _in_row_order(hoods: Neighborhoods) -> Neighborhoods:
         return hoods
     place = np.argsort(order)
     return Neighborhoods(hoods.balls.take(order), hoods.n_rows, hoods.weights.numpy()[order], place[own])
-
-
-def _merge(balls: Balls, copies: Array) -> tuple[Balls, Array, Array]:
-    """Merge balls with the same rows: the distinct balls, the new number of each old one, the weights."""
-    keys = _keys(balls)
-    _, first, group = np.unique(keys, return_index=True, return_inverse=True)
-    leader = first[group]
-    doubtful = np.flatnonzero(leader != np.arange(len(leader)))
-    if len(doubtful) == 0:
-        return balls, leader, copies
-    # A 64-bit key can collide; the rows themselves decide, a bounded number of edges at a time.
-    same = balls.sizes[doubtful] == balls.sizes[leader[doubtful]]
-    leader[doubtful[~same]] = doubtful[~same]
-    doubtful = doubtful[same]
-    cuts = np.flatnonzero(np.diff(np.cumsum(balls.sizes[doubtful]) // MERGE_EDGES)) + 1
-    for part in np.split(doubtful, cuts):
-        if len(part):
-            mine, theirs = balls.take(part), balls.take(leader[part])
-            differs = np.add.reduceat((mine.rows != theirs.rows).astype(np.int64), mine.starts) > 0
-            leader[part[differs]] = part[differs]
-    leads = leader == np.arange(len(leader))
-    renumbered = (np.cumsum(leads) - 1)[leader]
-    return balls.take(leads), renumbered, np.bincount(renumbered, weights=copies)
-
-
-def _keys(balls: Balls) -> Array:
-    """A hash of each ball's set of rows, a bounded number of edges at a time."""
-    keys = np.empty(len(balls.sizes), np.uint64)
-    bounds = np.searchsorted(np.cumsum(balls.sizes), np.arange(0, balls.sizes.sum(), 1 << 22), side="right")
-    edges = np.unique(np.append(bounds, len(balls.sizes)))
-    for low, high in zip(np.append(0, edges[:-1]), edges, strict=True):
-        part = balls.sizes[low:high]
-        if len(part):
-            start = int(balls.sizes[:low].sum())
-            codes = mix(balls.rows[start : start + int(part.sum())].astype(np.uint64))
-            keys[low:high] = np.add.reduceat(codes, np.cumsum(part) - part)
-    return keys
 
 
 def _warn_of_singletons(alone: int, rows: int, setting: str, stacklevel: int) -> None:

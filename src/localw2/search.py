@@ -15,42 +15,11 @@ from scipy.spatial import cKDTree
 from sklearn.neighbors import KDTree
 
 from localw2._validation import Array, as_rows
+from localw2.balls import Balls, mix, steps
 from localw2.norms import Norm
 
 # Edges (ball, row) that one chunk of a search may hold; a chunk costs about 40 bytes an edge.
 CHUNK_EDGES = 2_000_000
-
-
-@dataclass(frozen=True)
-class Balls:
-    """Some balls as a ragged list: ``sizes`` (balls,) and the concatenated, ascending ``rows`` of each."""
-
-    sizes: Array
-    rows: Array
-
-    @property
-    def starts(self) -> Array:
-        """Where each ball begins in ``rows``."""
-        return np.cumsum(self.sizes) - self.sizes
-
-    def take(self, which: Array) -> Balls:
-        """The chosen balls: by indices, in that order, or by a mask."""
-        if which.dtype == bool:
-            return Balls(self.sizes[which], self.rows[np.repeat(which, self.sizes)])
-        starts, sizes = self.starts[which], self.sizes[which]
-        return Balls(sizes, self.rows[np.repeat(starts, sizes) + steps(sizes)])
-
-    @classmethod
-    def join(cls, parts: list[Balls]) -> Balls:
-        """The balls of several lists, one after the other."""
-        return cls(np.concatenate([p.sizes for p in parts]), np.concatenate([p.rows for p in parts]))
-
-
-def steps(sizes: Array) -> Array:
-    """0 .. sizes[i] - 1 for every i, concatenated."""
-    ends = np.cumsum(sizes)
-    positions: Array = np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - sizes, sizes)
-    return positions
 
 
 @dataclass(frozen=True)
@@ -295,12 +264,3 @@ def _may_repeat(rows: Array) -> bool:
         bits = (column.astype(np.float64) + 0.0).view(np.uint64)  # -0.0 + 0.0 is 0.0
         code = mix(code ^ bits)
     return len(np.unique(code)) < len(rows)
-
-
-def mix(values: Array) -> Array:
-    """A 64-bit hash of each uint64 (the finaliser of splitmix64)."""
-    z = values + np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed: Array = z ^ (z >> np.uint64(31))
-    return mixed

@@ -10,9 +10,9 @@ import numpy as np
 from scipy.spatial.distance import cdist
 
 from localw2._validation import Array, as_array, check_radius
+from localw2.balls import Balls
 from localw2.neighborhoods import Neighborhoods
 from localw2.norms import Norm
-from localw2.search import Balls
 
 # Observations of one time window where trajectories have times of their own.
 WINDOW_ROWS = 100

@@ -1,0 +1,100 @@
+"""Balls of rows as a ragged list: taking some, joining lists, and merging those that hold the same rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from localw2._validation import Array
+
+# Edges compared at a time when balls with equal hashes are checked for equality.
+MERGE_EDGES = 1 << 22
+
+
+@final
+@dataclass(frozen=True)
+class Balls:
+    """Some balls as a ragged list: ``sizes`` (balls,) and the concatenated, ascending ``rows`` of each."""
+
+    sizes: Array
+    rows: Array
+
+    @property
+    def starts(self) -> Array:
+        """Where each ball begins in ``rows``."""
+        return np.cumsum(self.sizes) - self.sizes
+
+    def take(self, which: Array) -> Balls:
+        """The chosen balls: by indices, in that order, or by a mask."""
+        if which.dtype == bool:
+            return Balls(self.sizes[which], self.rows[np.repeat(which, self.sizes)])
+        starts, sizes = self.starts[which], self.sizes[which]
+        return Balls(sizes, self.rows[np.repeat(starts, sizes) + steps(sizes)])
+
+    @classmethod
+    def join(cls, parts: list[Balls]) -> Balls:
+        """The balls of several lists, one after the other."""
+        return cls(np.concatenate([p.sizes for p in parts]), np.concatenate([p.rows for p in parts]))
+
+
+def steps(sizes: Array) -> Array:
+    """0 .. sizes[i] - 1 for every i, concatenated."""
+    ends = np.cumsum(sizes)
+    positions: Array = np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - sizes, sizes)
+    return positions
+
+
+def compact(balls: Balls) -> tuple[Array, Balls]:
+    """The distinct rows of some balls, ascending, and the balls counted in those."""
+    rows, local = np.unique(balls.rows, return_inverse=True)
+    return rows.astype(np.int64), Balls(balls.sizes, local.astype(balls.rows.dtype))
+
+
+def merge(balls: Balls, copies: Array) -> tuple[Balls, Array, Array]:
+    """Merge balls with the same rows: the distinct balls, the new number of each old one, the weights."""
+    keys = _keys(balls)
+    _, first, group = np.unique(keys, return_index=True, return_inverse=True)
+    leader = first[group]
+    doubtful = np.flatnonzero(leader != np.arange(len(leader)))
+    if len(doubtful) == 0:
+        return balls, leader, copies
+    # A 64-bit key can collide; the rows themselves decide, a bounded number of edges at a time.
+    same = balls.sizes[doubtful] == balls.sizes[leader[doubtful]]
+    leader[doubtful[~same]] = doubtful[~same]
+    doubtful = doubtful[same]
+    cuts = np.flatnonzero(np.diff(np.cumsum(balls.sizes[doubtful]) // MERGE_EDGES)) + 1
+    for part in np.split(doubtful, cuts):
+        if len(part):
+            mine, theirs = balls.take(part), balls.take(leader[part])
+            differs = np.add.reduceat((mine.rows != theirs.rows).astype(np.int64), mine.starts) > 0
+            leader[part[differs]] = part[differs]
+    leads = leader == np.arange(len(leader))
+    renumbered = (np.cumsum(leads) - 1)[leader]
+    return balls.take(leads), renumbered, np.bincount(renumbered, weights=copies)
+
+
+def _keys(balls: Balls) -> Array:
+    """A hash of each ball's set of rows, a bounded number of edges at a time."""
+    keys = np.empty(len(balls.sizes), np.uint64)
+    bounds = np.searchsorted(
+        np.cumsum(balls.sizes), np.arange(0, balls.sizes.sum(), MERGE_EDGES), side="right"
+    )
+    edges = np.unique(np.append(bounds, len(balls.sizes)))
+    for low, high in zip(np.append(0, edges[:-1]), edges, strict=True):
+        part = balls.sizes[low:high]
+        if len(part):
+            start = int(balls.sizes[:low].sum())
+            codes = mix(balls.rows[start : start + int(part.sum())].astype(np.uint64))
+            keys[low:high] = np.add.reduceat(codes, np.cumsum(part) - part)
+    return keys
+
+
+def mix(values: Array) -> Array:
+    """A 64-bit hash of each uint64 (the finaliser of splitmix64)."""
+    z = values + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: Array = z ^ (z >> np.uint64(31))
+    return mixed
