@@ -15,10 +15,9 @@ import time
 import torch
 from threadpoolctl import threadpool_limits
 
-from localw2 import Neighborhoods, Objective
+from localw2 import FitConfig, Neighborhoods, Objective, train
 from localw2.datasets import Nonlinear
 from localw2.models.network import RandomMLP
-from localw2.training import FitConfig, train
 from naive import emd2_ball
 
 

@@ -36,6 +36,7 @@ LAYERS = {
     "models.dynamics": 10,
     "models.paths": 11,
     "progress": 1,
+    "fit_config": 1,
     "checkpoints": 8,
     "training": 9,
     "estimators": 10,

@@ -13,12 +13,11 @@ import torch
 from scipy import stats
 from torch import nn
 
-from localw2 import Neighborhoods, Objective, SquaredW2
+from localw2 import FitConfig, Neighborhoods, Objective, SquaredW2, train
 from localw2.models import base
 from localw2.models.base import RandomMap
 from localw2.models.linear import RandomLinear
 from localw2.models.network import ACTIVATIONS, RandomLayer, RandomMLP
-from localw2.training import FitConfig, train
 
 ALPHA = 1e-6
 

@@ -19,6 +19,7 @@ from localw2 import (
     MMD,
     MSE,
     EnergyScore,
+    FitConfig,
     Mahalanobis,
     MeanVar,
     Neighborhoods,
@@ -27,6 +28,7 @@ from localw2 import (
     SquaredW2,
     Weighted,
     load,
+    train,
 )
 from localw2.datasets import Nonlinear
 from localw2.estimators import regression
@@ -37,7 +39,6 @@ from localw2.estimators.regression import LocalW2Regressor
 from localw2.estimators.settings import fingerprint
 from localw2.models.network import RandomMLP
 from localw2.persistence import Stored, read, write
-from localw2.training import FitConfig, train
 
 QUICK = {"max_epochs": 20, "width": 8, "n_folds": 3}
 # Nothing is excepted from scikit-learn's checks; a name here would need a reason.

@@ -19,12 +19,11 @@ import pytest
 import torch
 from torch import nn
 
-from localw2 import LazyNeighborhoods, Neighborhoods, Objective, SquaredW2, training
+from localw2 import Fit, FitConfig, LazyNeighborhoods, Neighborhoods, Objective, SquaredW2, train, training
 from localw2.models.base import RandomMap
 from localw2.models.linear import RandomLinear
 from localw2.models.network import RandomMLP
 from localw2.persistence import Stored, read, write
-from localw2.training import Fit, FitConfig, train
 
 
 def seeded(seed=0):
@@ -965,7 +964,7 @@ SCRIPT = textwrap.dedent(
     sys.path.insert(0, {tests!r})
     import torch
     torch.set_num_threads(1)
-    from localw2.training import FitConfig, train
+    from localw2 import FitConfig, train
     from test_training import network, problem, score
     x, objective = problem()
     config = FitConfig({options})

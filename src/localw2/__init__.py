@@ -4,6 +4,7 @@ from localw2.estimators.coefficients import RandomCoefficientRegressor
 from localw2.estimators.dynamics import LocalW2ODE
 from localw2.estimators.files import load, save
 from localw2.estimators.regression import LocalW2Regressor
+from localw2.fit_config import FitConfig
 from localw2.losses import MMD, MSE, EnergyScore, MeanVar, Objective, SlicedW2, SquaredW2, local_w2
 from localw2.models.base import RandomMap
 from localw2.models.dynamics import RandomODE, SolverError
@@ -13,7 +14,7 @@ from localw2.models.linear import RandomLinear
 from localw2.models.network import RandomMLP
 from localw2.neighborhoods import LazyNeighborhoods, Neighborhoods
 from localw2.norms import Euclidean, Mahalanobis, Norm, Weighted
-from localw2.training import Fit, FitConfig, train
+from localw2.training import Fit, train
 from localw2.transport import w2_squared
 
 __version__ = "0.1.0.dev0"

@@ -23,11 +23,11 @@ from localw2.estimators.coefficient_laws import (
 )
 from localw2.estimators.settings import LARGEST, adopt, check_levels, check_range
 from localw2.estimators.storing import restore_coefficients, store_coefficients
+from localw2.fit_config import FitConfig
 from localw2.losses import Objective, SquaredW2
 from localw2.neighborhoods import Neighborhoods
 from localw2.norms import Norm, Weighted
 from localw2.persistence import Stored, write
-from localw2.training import FitConfig
 
 
 @final

@@ -28,6 +28,7 @@ from localw2.estimators.settings import (
 )
 from localw2.estimators.storing_dynamics import restore_ode, source_hash, store_ode
 from localw2.estimators.trajectories import Rows, Trajectories, near_initial
+from localw2.fit_config import FitConfig
 from localw2.losses import Discrepancy, Objective, SquaredW2
 from localw2.models.dynamics import RandomODE, check_times
 from localw2.models.fields import FunctionField, NetworkField, RandomField, parameter_names
@@ -35,7 +36,7 @@ from localw2.models.laws import LOCATION_STEP, as_laws
 from localw2.models.paths import ObservedPaths
 from localw2.norms import Norm
 from localw2.persistence import Stored, write
-from localw2.training import Fit, FitConfig, train
+from localw2.training import Fit, train
 
 # Draws behind ``parameters_``.
 PARAMETER_DRAWS = 10_000

@@ -30,12 +30,13 @@ from localw2.estimators.settings import (
     fresh_seed,
 )
 from localw2.estimators.storing import restore_regressor, store_regressor
+from localw2.fit_config import FitConfig
 from localw2.losses import Objective
 from localw2.models.network import RandomMLP
 from localw2.neighborhoods import Neighborhoods
 from localw2.norms import Euclidean, Norm
 from localw2.persistence import Stored, check_storable, write
-from localw2.training import Fit, FitConfig, train
+from localw2.training import Fit, train
 
 PREDICTION_DRAWS = 2000  # draws that predict and predict_quantiles integrate over
 _INTEGRATED = 1 << 19  # draws times rows held at a time

@@ -14,9 +14,10 @@ from torch import Tensor
 from localw2 import losses, norms
 from localw2._validation import Array
 from localw2.checkpoints import history_tensors, tensors_history
+from localw2.fit_config import FitConfig
 from localw2.models.base import RandomMap
 from localw2.models.network import ACTIVATIONS
-from localw2.training import Fit, FitConfig
+from localw2.training import Fit
 
 _OBJECTS: dict[str, type[Any]] = {
     c.__name__: c
