@@ -1,0 +1,109 @@
+"""What the experiments' pictures and tables share: panels, colours, files, Markdown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+
+from records import Values
+
+matplotlib.use("Agg")
+from matplotlib import pyplot
+
+TRUTH, PRINTED, OURS, ORACLE, OTHER = "#8a8f98", "#c8442c", "#1f6fb4", "#2e8b57", "#b07d12"
+FLOOR = {"color": "black", "ls": ":", "lw": 1.2}
+
+
+def figure(rows: int, cols: int, width: float = 3.6, height: float = 3.0) -> tuple[Any, Any]:
+    """A figure and its Axes, always an array (rows, cols); width and height in inches of one panel."""
+    fig, axes = pyplot.subplots(
+        rows, cols, figsize=(width * cols, height * rows), layout="constrained", squeeze=False
+    )
+    for ax in axes.flat:
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.tick_params(labelsize=8)
+    return fig, axes
+
+
+def save(fig: Any, path: Path) -> None:
+    """Write a PNG and forget the figure."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fig.savefig(path, dpi=110)
+    pyplot.close(fig)
+    print(f"wrote {path}")
+
+
+def letter(ax: Any, name: str, title: str = "") -> None:
+    """The panel's letter as in the paper, and what it shows."""
+    ax.set_title(f"({name}) {title}".rstrip(), fontsize=9, loc="left")
+
+
+def legend_below(fig: Any, axes: Sequence[Any], columns: int = 4) -> None:
+    """One legend for all panels, under them, without repeats."""
+    found: dict[str, Any] = {}
+    for ax in axes:
+        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
+            found.setdefault(label, handle)
+    fig.legend(
+        found.values(), found.keys(), loc="outside lower center", ncols=columns, frameon=False, fontsize=8
+    )
+
+
+def clouds(ax: Any, x: Any, draws: Any, offset: float, color: str, label: str) -> None:
+    """Draws (S, n) at n inputs as columns of dots, moved sideways so that two laws stand side by side."""
+    values = np.asarray(draws, dtype=float)
+    at = np.broadcast_to(np.asarray(x, dtype=float) + offset, values.shape)
+    ax.plot(at.ravel(), values.ravel(), ".", ms=2.5, alpha=0.35, mew=0, color=color)
+    ax.plot([], [], "o", ms=4, color=color, label=label)
+
+
+def curve(ax: Any, x: Sequence[float], points: Sequence[tuple[float, float]], **style: Any) -> None:
+    """Means with bars of one SD over repeats; ``points`` are (mean, sd), NaN where nothing came out."""
+    means, sds = (np.array(values, dtype=float) for values in zip(*points, strict=True))
+    ax.errorbar(x, means, yerr=sds, capsize=2, elinewidth=0.8, ms=4, **style)
+
+
+def mean_sd(values: Sequence[Values], name: str) -> tuple[float, float]:
+    """Mean and SD over the repeats that have this value; NaN if none has, an SD of 0 if one has."""
+    column = np.array([v[name] for v in values if v.get(name) is not None], dtype=np.float64)
+    if not len(column):
+        return math.nan, math.nan
+    return float(column.mean()), float(column.std(ddof=1)) if len(column) > 1 else 0.0
+
+
+def number(pair: tuple[float, float], digits: int = 3) -> str:
+    """Mean and SD for a table: ``.053 +- .013``; a dash where nothing came out.
+
+    >>> number((0.0532, 0.013))
+    '.053 +- .013'
+    """
+    mean, sd = (f"{v:.{digits}f}".removeprefix("0") if digits else f"{v:.0f}" for v in pair)
+    return "-" if math.isnan(pair[0]) else f"{mean} +- {sd}"
+
+
+def table(rows: Sequence[Sequence[Any]]) -> str:
+    """Markdown of rows of cells, the first being the header; columns are padded to be read as text too.
+
+    >>> print(table([["a", "b"], [1, "two"]]))
+    | a | b   |
+    |---|-----|
+    | 1 | two |
+    """
+    cells = [[str(cell) for cell in row] for row in rows]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
+    lines = [" | ".join(f"{cell:{w}}" for cell, w in zip(row, widths, strict=True)) for row in cells]
+    rule = "|".join("-" * (w + 2) for w in widths)
+    return "\n".join([f"| {lines[0]} |", f"|{rule}|", *(f"| {line} |" for line in lines[1:])])
+
+
+def write_tables(path: Path, *parts: str) -> None:
+    """Write tables and the words between them to a Markdown file, and print them."""
+    text = "\n\n".join(parts)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text + "\n")
+    print(f"{text}\n\nwrote {path}")
