@@ -243,6 +243,23 @@ class TestFitting:
         with pytest.warns(UserWarning, match=r"moved k by \+.* may have stopped on the way"):
             LocalW2ODE(decay, {"k": Normal(0.2, 0.02)}, **QUICK).fit(Y, t)
 
+    @pytest.mark.parametrize("field", ["mlp", "known"])
+    def test_units_do_not_matter(self, field):
+        """States in 1e-9 or 1e9, time in 1e-6, from the year 2000 on: the same fit."""
+        w, t = np.random.default_rng(0).normal(3, 0.3, 30), np.linspace(0, 1, 11)
+        Y = np.stack([np.cos(w[:, None] * t), -w[:, None] * np.sin(w[:, None] * t)], -1)
+        losses = []
+        for states, time, start in ((1.0, 1.0, 0.0), (1e-9, 1.0, 2000.0), (1e9, 1e-6, 0.0)):
+            settings = {"width": 5, "depth": 1} if field == "mlp" else {}
+            known = (
+                "mlp" if field == "mlp" else lambda t, y, w, time=time: [y[1] / time, -(w**2) * y[0] / time]
+            )
+            parameters = None if field == "mlp" else {"w": Normal(2.9, 0.5)}
+            model = LocalW2ODE(known, parameters, **settings, **QUICK).fit(states * Y, start + time * t)
+            losses.append(model.fit_.losses)
+        np.testing.assert_allclose(losses[1], losses[0], rtol=0.02)
+        np.testing.assert_allclose(losses[2], losses[0], rtol=0.02)
+
     def test_clone_and_repr(self):
         model = clone(LocalW2ODE(decay, {"k": PushForward(1.0)}, delta=0.1, norm=Euclidean()))
         assert "PushForward" in repr(model)

@@ -84,11 +84,12 @@ class LocalW2ODE(BaseEstimator):  # type: ignore[misc]
         Remove the shrinking of the spread by finite balls, and take out of each ball what is linear in
         initial state and time.
     standardize : bool
-        Compare observed quantities in units of their spread.
+        Compare observed quantities in units of their spread between trajectories, and let a network see
+        states and slopes in units of theirs (if all states are observed).
     width, depth, residual, activation
         The network of ``field="mlp"``.
     method, rtol, atol, step_size
-        The solver, see ``RandomODE``.
+        The solver, see ``RandomODE``; ``atol`` is in units of the largest observed size of each state.
     max_epochs, learning_rate, weight_decay, n_draws, batch_balls
         Training, see ``FitConfig``. "auto" epochs, learning rate and weight decay: 500, .005 and .005 for a
         network (the paper's), 200, .1 and 0 for named parameters.
@@ -208,9 +209,11 @@ class LocalW2ODE(BaseEstimator):  # type: ignore[misc]
         seed = fresh_seed(self.random_state, printed if self.checkpoint is not None else None)
         generator = torch.Generator().manual_seed(seed)
         dtype = torch.float32 if isinstance(self.field, str) else torch.float64
-        field = self._field(data.initial.shape[1], generator).to(device, dtype)
+        field = self._field(data, generator).to(device, dtype)
         start = torch.tensor([data.t0], dtype=torch.float64)
-        ode = RandomODE(field, start, self.method, self.rtol, self.atol, self.step_size).to(device)
+        size = torch.tensor(data.state_size(), dtype=torch.float64) if self.observe is None else None
+        solver = self.method, self.rtol, self.atol, self.step_size
+        ode = RandomODE(field, start, *solver, state_size=size).to(device)
         rows = data.pairs() if self.linked else data.singles()
         rows, windows = rows.take(rows.windows(data.n, self.max_times))
         paths = ObservedPaths(ode, rows.times.shape[1], self.observe)
@@ -305,11 +308,14 @@ class LocalW2ODE(BaseEstimator):  # type: ignore[misc]
                 f"y0 has {d} state(s) and Y {p}; give observe, a function from states (..., {d}) to Y's."
             )
 
-    def _field(self, n_states: int, generator: torch.Generator) -> RandomField:
+    def _field(self, data: Trajectories, generator: torch.Generator) -> RandomField:
         if isinstance(self.field, str):
-            return NetworkField(
-                n_states, self.width, self.depth, bool(self.residual), self.activation, generator=generator
-            )
+            settings = self.width, self.depth, bool(self.residual), self.activation
+            # Of states that are not seen nothing is known of the units.
+            known = self.standardize and self.observe is None
+            a, b, c = map(torch.tensor, data.units())
+            units = (a, b, c) if known else None
+            return NetworkField(data.initial.shape[1], *settings, generator=generator, units=units)
         names = parameter_names(self.field) if self.parameters is None else self.parameters
         return FunctionField(self.field, as_laws(names), generator)
 

@@ -21,7 +21,7 @@ from localw2.estimators.stored_values import (
     whole_number,
 )
 from localw2.models.dynamics import RandomODE
-from localw2.models.fields import FunctionField, NetworkField, RandomField
+from localw2.models.fields import UNITS, FunctionField, NetworkField, RandomField
 from localw2.models.laws import LAWS, Law, ParameterLaw, as_laws
 from localw2.persistence import Stored
 
@@ -50,6 +50,8 @@ def store_ode(estimator: Any) -> Stored:
             name: [type(law).__name__.lower(), law.mean, law.std] for name, law in field.law.laws.items()
         }
     tensors = {f"field.{name}": value for name, value in field.state_dict().items()}
+    if estimator.model_.state_size is not None:
+        tensors["state_size"] = estimator.model_.state_size
     if hasattr(estimator, "fit_"):
         settings["fit"], history = stored_fit(estimator.fit_)
         tensors |= history
@@ -80,9 +82,11 @@ def _fill(estimator: Any, stored: Stored, given: dict[str, Any]) -> None:
     restored = _network(parameters, d, state) if laws is None else _named(functions["field"], laws, state)
     restored.load_state_dict(state)
     start = torch.tensor([estimator.t0_], dtype=torch.float64)
-    estimator.model_ = RandomODE(
-        restored, start, *(parameters[name] for name in ("method", "rtol", "atol", "step_size"))
-    ).eval()
+    solver = {name: parameters[name] for name in ("method", "rtol", "atol", "step_size")}
+    size = tensors.get("state_size")
+    if size is not None and (sized_array("state_size", size, d) <= 0).any():
+        raise ValueError("state_size is not positive.")
+    estimator.model_ = RandomODE(restored, start, **solver, state_size=size).eval()
     seed = whole_number(settings["seed"], 0)
     if settings["fit"] is not None:
         estimator.fit_ = restored_fit(estimator.model_, settings["fit"], tensors)
@@ -90,7 +94,9 @@ def _fill(estimator: Any, stored: Stored, given: dict[str, Any]) -> None:
 
 
 def _network(parameters: dict[str, Any], d: int, state: dict[str, Tensor]) -> RandomField:
-    layers = {name.removeprefix("net."): tensor for name, tensor in state.items()}
+    layers = {name.removeprefix("net."): tensor for name, tensor in state.items() if name not in UNITS}
+    for name in UNITS:
+        sized_array(name, state[name], d, dtype=torch.float32)
     return NetworkField(d, *network_settings(parameters, d, d, layers, torch.float32))
 
 

@@ -59,6 +59,25 @@ class Trajectories:
         """Number of trajectories."""
         return len(self.initial)
 
+    def units(self) -> tuple[Array, Array, Array]:
+        """Mean and spread (d,) of the states, and the size of their slopes: the units of a network."""
+        spread = self.values.std(0)
+        spread = np.where(spread > 1e-12 * np.abs(self.values).max(0), spread, 1.0)
+        order = np.lexsort((self.time, self.number))
+        same = np.diff(self.number[order]) == 0
+        steps = np.diff(self.time[order])[same, None]
+        slopes = (
+            np.diff(self.values[order], axis=0)[same] / steps if same.any() else np.zeros((1, len(spread)))
+        )
+        size = np.sqrt((slopes**2).mean(0))
+        usual = spread / float(np.ptp(self.time))
+        return self.values.mean(0), spread, np.where(size > 1e-6 * usual, size, usual)
+
+    def state_size(self) -> Array:
+        """The largest size (d,) of each state, the unit of the solver's absolute tolerance."""
+        size = np.maximum(np.abs(self.values).max(0), np.abs(self.initial).max(0))
+        return np.where(size > 0, size, 1.0)
+
     def singles(self) -> Rows:
         """Every observation a row."""
         return Rows(self.number, self.time[:, None], self.values)

@@ -26,7 +26,8 @@ class RandomODE(RandomMap):
 
     ``model(y0, omega)`` gives the states (n, T, d) at ``times`` (T,), the first of which is that of y0.
     All trajectories are solved in one batch by torchdiffeq: ``method`` "dopri5" and other adaptive ones to
-    the tolerances (in the worst trajectory, not on average), or "rk4", "midpoint", "euler" with fixed steps
+    the tolerances (in the worst trajectory, not on average; ``atol`` is in units of ``state_size`` (d,), if
+    that is given), or "rk4", "midpoint", "euler" with fixed steps
     of at most ``step_size`` (by default the steps between times). A solution that needs more than
     ``max_evaluations`` of the field is given up with a ``SolverError``.
 
@@ -47,6 +48,7 @@ class RandomODE(RandomMap):
         atol: float = 1e-6,
         step_size: float | None = None,
         max_evaluations: int = 10_000,
+        state_size: Tensor | None = None,
     ) -> None:
         super().__init__()
         if method not in (*ADAPTIVE, *FIXED):
@@ -61,12 +63,13 @@ class RandomODE(RandomMap):
         self.max_evaluations = check_count(max_evaluations, "max_evaluations", 1)
         self.times: Tensor
         self.register_buffer("times", check_times(times), persistent=False)
+        self.state_size: Tensor | None
+        self.register_buffer("state_size", state_size, persistent=False)
 
     def at(self, times: Tensor) -> RandomODE:
         """The same equation, sharing its parameters, at other times."""
-        return RandomODE(
-            self.field, times, self.method, self.rtol, self.atol, self.step_size, self.max_evaluations
-        )
+        settings = self.method, self.rtol, self.atol, self.step_size, self.max_evaluations, self.state_size
+        return RandomODE(self.field, times.to(self.times.device), *settings)
 
     def draw(self, n: int, generator: torch.Generator | None = None) -> Any:
         """Latent variables of n trajectories."""
@@ -91,9 +94,10 @@ class RandomODE(RandomMap):
         options: dict[str, Any] = {"norm": worst_trajectory} if adaptive else {}
         if not adaptive and self.step_size is not None:
             options["step_size"] = self.step_size
+        atol = self.atol if self.state_size is None else self.atol * self.state_size
         try:
             path: Tensor = odeint(
-                field, y0, self.times, rtol=self.rtol, atol=self.atol, method=self.method, options=options
+                field, y0, self.times, rtol=self.rtol, atol=atol, method=self.method, options=options
             )
         except AssertionError as error:  # how torchdiffeq tells of steps that vanish or states that overflow
             raise self._failure(

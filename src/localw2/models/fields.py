@@ -17,6 +17,9 @@ from localw2.models.network import ACTIVATIONS, RandomMLP
 # An argument of this name takes all parameters as one dict.
 _ALL_AT_ONCE = ("omega", "parameters")
 
+# The units of a network's states and slopes: its buffers.
+UNITS = ("location", "spread", "slope")
+
 # Time (a scalar) and states (n, d) to their derivatives (n, d).
 Field = Callable[[Tensor, Tensor], Tensor]
 
@@ -41,7 +44,9 @@ class RandomField(nn.Module, ABC):
 class NetworkField(RandomField):
     r"""A network with random weights as the right-hand side, the same at all times (paper, Fig. example4).
 
-    Every trajectory has its own draw of all weights, held fixed along time.
+    Every trajectory has its own draw of all weights, held fixed along time. ``units``, three tensors (d,),
+    make it :math:`g(y) = c \cdot \mathrm{net}((y - a) / b)`: a network learns numbers near 1, whatever the
+    units of states and time; without them a = 0 and b = c = 1.
 
     >>> field = NetworkField(4, width=10, depth=2)
     >>> field.bind(field.draw(7))(torch.tensor(0.0), torch.ones(7, 4)).shape
@@ -57,11 +62,15 @@ class NetworkField(RandomField):
         activation: str = "relu",
         initial_std: float | None = 0.01,
         generator: torch.Generator | None = None,
+        units: tuple[Tensor, Tensor, Tensor] | None = None,
     ) -> None:
         super().__init__()
         self.net = RandomMLP(
             n_states, n_states, width, depth, residual, activation, initial_std, generator=generator
         )
+        plain = torch.zeros(n_states), torch.ones(n_states), torch.ones(n_states)
+        for name, value, default in zip(UNITS, units or plain, plain, strict=True):
+            self.register_buffer(name, torch.as_tensor(value).to(default).clone())
 
     def draw(self, n: int, generator: torch.Generator | None = None) -> list[Tensor]:
         """Noise of every weight."""
@@ -75,13 +84,14 @@ class NetworkField(RandomField):
         ]
         biases = [layer.bias for layer in layers]
         act, last = ACTIVATIONS[self.net.activation], len(layers) - 1
+        location, spread, slope = (self.get_buffer(name) for name in UNITS)
 
         def field(t: Tensor, y: Tensor) -> Tensor:
-            h = y
+            h = (y - location) / spread
             for i in range(last):
                 new = act(weights[i].product(h) + biases[i])
                 h = h + new if self.net.residual and i > 0 else new
-            return weights[last].product(h) + biases[last]
+            return (weights[last].product(h) + biases[last]) * slope
 
         return field
 

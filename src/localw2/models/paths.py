@@ -55,9 +55,9 @@ class ObservedPaths(RandomMap):
         n = len(layout.initial)
         if omega is None:
             omega = self.draw(n_draws * n, source(generator, x.device))
-        states = self.ode.at(layout.solved + self.ode.times[0].to(layout.solved))(
-            layout.initial.repeat(n_draws, 1), omega
-        )
+        # Times in float64: those of years have too few digits left in float32.
+        times = layout.solved.double() + self.ode.times[0].double()
+        states = self.ode.at(times)(layout.initial.repeat(n_draws, 1), omega)
         seen = states if self.observe is None else self.observe(states)
         values = layout.at_rows(seen.reshape(n_draws, n, *seen.shape[1:]))
         if self.n_times == 1:
