@@ -13,7 +13,7 @@ import numpy as np
 from records import Values
 
 matplotlib.use("Agg")
-from matplotlib import pyplot
+from matplotlib import pyplot, ticker
 
 TRUTH, PRINTED, OURS, ORACLE, OTHER = "#8a8f98", "#c8442c", "#1f6fb4", "#2e8b57", "#b07d12"
 FLOOR = {"color": "black", "ls": ":", "lw": 1.2}
@@ -56,10 +56,19 @@ def legend_below(fig: Any, axes: Sequence[Any], columns: int = 4) -> None:
 
 def clouds(ax: Any, x: Any, draws: Any, offset: float, color: str, label: str) -> None:
     """Draws (S, n) at n inputs as columns of dots, moved sideways so that two laws stand side by side."""
-    values = np.asarray(draws, dtype=float)
-    at = np.broadcast_to(np.asarray(x, dtype=float) + offset, values.shape)
-    ax.plot(at.ravel(), values.ravel(), ".", ms=2.5, alpha=0.35, mew=0, color=color)
+    values, middle = np.asarray(draws, dtype=float), np.asarray(x, dtype=float) + offset
+    across = 0.8 * abs(offset) * np.linspace(-1, 1, len(values))
+    at = middle + across[:, None]
+    ax.plot(at.ravel(), values.ravel(), ".", ms=3, alpha=0.5, mew=0, color=color)
     ax.plot([], [], "o", ms=4, color=color, label=label)
+
+
+def log_axis(axis: Any, ticks: Sequence[float] | None = None) -> None:
+    """A logarithmic axis with plain numbers: those given, or 1, 2, 5 and their multiples by ten."""
+    axis.axes.set(**{f"{axis.axis_name}scale": "log"})
+    axis.set_major_locator(ticker.FixedLocator(ticks) if ticks else ticker.LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_locator(ticker.NullLocator())
 
 
 def curve(ax: Any, x: Sequence[float], points: Sequence[tuple[float, float]], **style: Any) -> None:
