@@ -13,6 +13,8 @@ Full settings, 5 repeats: about 5 minutes on 2 cores (estimated from the time of
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -118,20 +120,18 @@ def _draw_deltas(found: Found, path: Path, rows: int) -> None:
     deltas = _deltas(found)
     fig, axes = drawing.figure(1, 2, width=4.6, height=4.4)
     for ax, (error, title) in zip(axes[0], ERRORS.items(), strict=True):
-        for key in BALLS:
-            name, color = METHODS[key]
-            for norm, (marker, line) in MARKS.items():
-                points = [mean_sd(found[(*key, d, norm, rows)], error) for d in deltas]
-                drawing.curve(
-                    ax, deltas, points, color=color, marker=marker, ls=line, label=f"{name}, {norm}"
-                )
+        for i, (key, norm) in enumerate(product(BALLS, MARKS)):
+            (name, color), (marker, line) = METHODS[key], MARKS[norm]
+            points = [mean_sd(found[(*key, d, norm, rows)], error) for d in deltas]
+            style = {"color": color, "marker": marker, "ls": line, "label": f"{name}, {norm}"}
+            drawing.curve(ax, _aside(deltas, i - 2.5), points, **style)
         for key in FREE:
             name, color = METHODS[key]
             level = mean_sd(found[(*key, None, None, rows)], error)[0]
             ax.axhline(level, color=color, lw=1.4, ls="-." if key[0] == "ours" else ":", label=name)
         drawing.log_axis(ax.xaxis, deltas)
         drawing.log_axis(ax.yaxis)
-        ax.set_xlabel("delta (units of x)")
+        ax.set_xlabel("delta")
         ax.set_ylabel(f"relative {title}")
         drawing.letter(ax, "b", f"{title} against delta, N = {rows}")
     drawing.legend_below(fig, axes[0], columns=2)
@@ -143,9 +143,9 @@ def _draw_sizes(found: Found, path: Path) -> None:
     sizes = _sizes(found)
     fig, axes = drawing.figure(1, 2, width=4.6, height=4.0)
     for ax, (error, title) in zip(axes[0], ERRORS.items(), strict=True):
-        for key, (name, color) in METHODS.items():
+        for i, (key, (name, color)) in enumerate(METHODS.items()):
             points = [mean_sd(found[(*key, *_at(key), n)], error) for n in sizes]
-            drawing.curve(ax, sizes, points, color=color, marker="s", label=name)
+            drawing.curve(ax, _aside(sizes, i - 2), points, color=color, marker="s", label=name)
         drawing.log_axis(ax.xaxis, sizes)
         drawing.log_axis(ax.yaxis)
         ax.set_xlabel("N, training rows")
@@ -158,6 +158,11 @@ def _draw_sizes(found: Found, path: Path) -> None:
 def _at(key: Key) -> tuple[float | None, str | None]:
     """Delta and norm of panel (c), for methods that have one."""
     return (printed.LINEAR_DELTA, "hete") if key in BALLS else (None, None)
+
+
+def _aside(values: Sequence[float], place: float) -> list[float]:
+    """A little to the side on a logarithmic axis: bars of several curves do not hide each other."""
+    return [value * 1.025**place for value in values]
 
 
 def _deltas(found: Found) -> list[float]:
