@@ -1,0 +1,165 @@
+"""Figures and tables of the strength of concrete, from the records alone.
+
+python paper/concrete_figures.py [--quick] [--out FOLDER]
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from concrete import DELTA, FEWEST, moments
+from drawing import (
+    FLOOR,
+    OTHER,
+    OURS,
+    PRINTED,
+    TRUTH,
+    curve,
+    figure,
+    legend_below,
+    letter,
+    mean_sd,
+    save,
+    table,
+    write_tables,
+)
+from records import Options, Values, group, read
+
+NAMES = {
+    "local W2": "local W2, as printed",
+    "MSE": "MSE, deterministic network",
+    "ours": "LocalW2Regressor()",
+    "no x": "no x: all training strengths",
+    "resampled": "test neighbourhood resampled",
+}
+COLORS = {"local W2": PRINTED, "MSE": OTHER, "ours": OURS, "no x": TRUTH}
+SPLITS = {"paper": "the paper's split", "random": "random splits"}
+Cells = dict[tuple[Any, ...], list[Values]]
+
+
+def draw(options: Options) -> None:
+    """Every panel of Fig. example3 on both splits, and a table for each."""
+    found = group(read("concrete", options), "split", "model", "delta")
+    for split in SPLITS:
+        _draw_points(found, split, options)
+    _draw_delta(found, options)
+    _write(found, options)
+
+
+def _draw_points(found: Cells, split: str, options: Options) -> None:
+    """Panels (a) and (b) of three models: strengths near 10 random points, and their means and SDs."""
+    models = {"local W2": DELTA, "MSE": None, "ours": None}
+    fig, axes = figure(3, 3, width=3.7, height=2.6)
+    for row, (model, delta) in zip(axes, models.items(), strict=True):
+        shown = found[split, model, delta][0]["shown"]
+        shown = sorted(shown, key=lambda point: float(np.mean(point["y"])))
+        _draw_samples(row[0], shown, model)
+        pairs = {name: moments([np.array(p[name]) for p in shown]) for name in ("y", "yhat")}
+        for ax, k, words in ((row[1], 0, "mean"), (row[2], 1, "SD")):
+            true, simulated = pairs["y"][k], pairs["yhat"][k]
+            ax.plot(true, simulated, "o", ms=5, color=COLORS[model], label=f"simulated: {NAMES[model]}")
+            ax.set_xlabel(f"{words} of the test rows, MPa", fontsize=8)
+            ax.set_ylabel(f"{words}, simulated, MPa", fontsize=8)
+            letter(ax, "b", f"{NAMES[model]}: {words}s")
+    for k in (1, 2):
+        _share_square(axes[:, k])
+    low, high = (f([ax.get_ylim() for ax in axes[:, 0]]) for f in (np.min, np.max))
+    for ax in axes[:, 0]:
+        ax.set_ylim(low, high)
+    legend_below(fig, axes.ravel(), 4)
+    save(fig, options.figures / f"concrete_points_{split}.png")
+
+
+def _draw_samples(ax: Any, shown: list[dict[str, Any]], model: str) -> None:
+    """Strengths of the test rows near each point, and beside them one simulated value for each."""
+    for name, offset, color, label in (
+        ("y", -0.17, "black", "test rows"),
+        ("yhat", 0.17, COLORS[model], f"simulated: {NAMES[model]}"),
+    ):
+        for i, point in enumerate(shown, start=1):
+            values = np.array(point[name])
+            ax.plot(np.full(len(values), i + offset), values, ".", ms=4, alpha=0.6, mew=0, color=color)
+        ax.plot([], [], "o", ms=4, color=color, label=label)
+    ax.set_xticks(range(1, len(shown) + 1))
+    ax.set_xlabel("test point, by mean strength nearby", fontsize=8)
+    ax.set_ylabel("strength, MPa", fontsize=8)
+    letter(ax, "a", NAMES[model])
+
+
+def _share_square(axes: Any) -> None:
+    """One range for both axes of all these panels, with the line where simulated and true agree."""
+    low = min(min(ax.dataLim.min) for ax in axes)
+    high = max(max(ax.dataLim.max) for ax in axes)
+    margin = 0.06 * (high - low)
+    for ax in axes:
+        ax.plot([low - margin, high + margin], [low - margin, high + margin], color="black", lw=0.8, zorder=0)
+        ax.set_xlim(low - margin, high + margin)
+        ax.set_ylim(low - margin, high + margin)
+
+
+def _draw_delta(found: Cells, options: Options) -> None:
+    """Panel (c): errors against delta; the other models do not depend on it."""
+    fig, axes = figure(2, 2, width=4.6, height=3.0)
+    deltas = sorted({key[2] for key in found if key[2] is not None})
+    for row, (split, words) in zip(axes, SPLITS.items(), strict=True):
+        for ax, name, word in ((row[0], "mean", "mean"), (row[1], "sd", "SD")):
+            points = [mean_sd(found[split, "local W2", delta], name) for delta in deltas]
+            curve(ax, deltas, points, color=PRINTED, marker="o", label=NAMES["local W2"], zorder=3)
+            for model in ("MSE", "ours", "no x"):
+                mean, sd = mean_sd(found[split, model, None], name)
+                ax.axhline(mean, color=COLORS[model], lw=1.6, label=f"{NAMES[model]}, ± SD over fits")
+                ax.axhspan(mean - sd, mean + sd, color=COLORS[model], alpha=0.18, lw=0)
+            floor = mean_sd(found[split, "resampled", None], name)[0]
+            ax.axhline(floor, **FLOOR, label=NAMES["resampled"])
+            ax.axvspan(0.05, 0.1, color="black", alpha=0.05, lw=0, label="δ the paper finds best")
+            ax.set_xscale("log")
+            ax.set_xticks(deltas, [f"{d:g}" for d in deltas])
+            ax.minorticks_off()
+            ax.set_ylim(bottom=0)
+            ax.set_xlabel("δ of the loss", fontsize=9)
+            ax.set_ylabel(f"relative error in the {word}", fontsize=9)
+            letter(ax, "c", f"{word}, {words}")
+    legend_below(fig, axes.ravel(), 3)
+    save(fig, options.figures / "concrete_delta.png")
+
+
+def _write(found: Cells, options: Options) -> None:
+    """A table for each split, with the sizes that decide what can be learned."""
+    parts = []
+    for split, words in SPLITS.items():
+        rows: list[list[Any]] = [
+            ["model", "δ", "rows a ball", "error in mean", "error in SD", "mean, MPa", "SD, MPa", "bias, MPa",
+             "SD / true SD", "seconds"]
+        ]  # fmt: skip
+        for (_, model, delta), values in ((k, v) for k, v in found.items() if k[0] == split):
+            relative = [_pair(values, name, 3) for name in ("mean", "sd")]
+            absolute = [_pair(values, name, 2) for name in ("mean_mpa", "sd_mpa", "bias_mpa")]
+            balls = f"{mean_sd(values, 'rows')[0]:.1f}" if "rows" in values[0] else "-"
+            at = "-" if delta is None else f"{delta:g}"
+            seconds = f"{mean_sd(values, 'seconds')[0]:.0f}"
+            ratio = f"{mean_sd(values, 'sd_ratio')[0]:.2f}"
+            rows.append([NAMES[model], at, balls, *relative, *absolute, ratio, seconds])
+        counted = mean_sd(found[split, "MSE", None], "points")[0]
+        repeats = len(found[split, "MSE", None])
+        parts += [
+            f"**{words[0].upper()}{words[1:]}**, mean ± SD over {repeats} fit(s); {counted:.0f} of 344 test "
+            f"points have at least {FEWEST} test rows within .2 and count:",
+            table(rows),
+        ]
+    parts.append(
+        'Rows a ball: of the training rows within δ, the row itself included. "mean, MPa" and "SD, MPa" are '
+        "mean absolute errors; bias is simulated minus true mean; SD / true SD is of the mean SDs."
+    )
+    write_tables(options.results / "concrete.md", *parts)
+
+
+def _pair(values: list[Values], name: str, digits: int) -> str:
+    """Mean and, of several fits, SD."""
+    mean, sd = (f"{value:.{digits}f}" for value in mean_sd(values, name))
+    return f"{mean} ± {sd}" if len(values) > 1 else mean
+
+
+if __name__ == "__main__":
+    draw(Options.parse(__doc__))
