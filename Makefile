@@ -7,7 +7,7 @@ INSTALLED := .venv/.installed
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types test-slow bench-loss bench-fit bench-accuracy bench-neighbors bench-ode bench-accuracy-ode clean
+.PHONY: help demo test lint types test-slow bench-loss bench-fit bench-accuracy bench-neighbors bench-ode bench-accuracy-ode paper paper-quick clean
 
 help:
 	@echo "make demo            set up .venv, then fit the nonlinear example and draw it"
@@ -19,6 +19,8 @@ help:
 	@echo "make bench-neighbors a million rows: seconds and peak memory"
 	@echo "make bench-ode       an epoch of the paper's ODE problem against the loop, as a ratio"
 	@echo "make bench-accuracy-ode errors of ODE fits beside the truth (half an hour)"
+	@echo "make paper           every figure and table of the paper, into paper/ (hours; goes on where it was)"
+	@echo "make paper-quick     the same with tiny settings, into paper/quick/ (under 3 minutes on 2 cores)"
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "localw2 needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
@@ -60,6 +62,16 @@ bench-ode: $(INSTALLED)
 
 bench-accuracy-ode: $(INSTALLED)
 	$(BIN)/python benchmarks/accuracy_ode.py
+
+EXPERIMENTS := linear nonlinear harder architecture concrete dynamics
+
+paper: $(INSTALLED)
+	set -e; for name in $(EXPERIMENTS); do $(BIN)/python paper/$$name.py; done
+	$(BIN)/python paper/report.py
+
+paper-quick: $(INSTALLED)
+	set -e; for name in $(EXPERIMENTS); do $(BIN)/python paper/$$name.py --quick; done
+	$(BIN)/python paper/report.py --quick
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis dist build

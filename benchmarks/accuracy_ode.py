@@ -18,43 +18,13 @@ from typing import Any
 import numpy as np
 import torch
 from joblib import Parallel, delayed
-from scipy.linalg import expm
 from scipy.stats import ks_2samp
 
-from localw2 import LocalW2ODE, Neighborhoods, Objective, PushForward, w2_squared
+from localw2 import LocalW2ODE, Neighborhoods, PushForward
 from localw2.datasets import FourStates, LogisticGrowth
+from ode_errors import PRINTED, field_error, mean_model, path_error, spread_error
 
-PRINTED = {
-    "linked": False, "debiased": False, "standardize": False, "delta": 0.1, "max_times": None, "n_draws": 1,
-}  # fmt: skip
 TIMES = {"linked": False}
-
-
-def path_error(y: Any, yhat: Any) -> float:
-    """Error in yhat of Eq. ode_error: y and yhat (n, T, d), whose first times are the initial states."""
-    observed = torch.tensor(y)
-    objective = Objective(observed, Neighborhoods.within(y[:, 0], 0.1))
-    return float(objective(torch.tensor(yhat)) / objective(torch.zeros_like(observed)))
-
-
-def field_error(g: Any, ghat: Any) -> float:
-    """Error in ghat of Eq. ode_error: draws (S, states, d) of both fields at the same states."""
-    values = w2_squared(torch.tensor(g), torch.tensor(ghat), Neighborhoods.whole(len(g)))
-    return float(values.mean() / torch.tensor(g).square().sum(-1).mean())
-
-
-def spread_error(truth: FourStates, paths: Any) -> float:
-    """Mean relative error of the SD of paths (S, T, 4) from (1, 1, 1, 1), without the initial time."""
-    omega = np.linspace(-truth.sigma, truth.sigma, 4001)
-    exact = truth.paths(np.ones((len(omega), 4)), omega).std(0)[1:]
-    return float((np.abs(paths.std(0)[1:] - exact) / exact).mean())
-
-
-def mean_model(truth: FourStates, y0: Any, states: Any) -> tuple[Any, Any]:
-    """Trajectories and field of the ODE with the mean field: no spread at all."""
-    matrix = truth.matrix(np.linspace(-truth.sigma, truth.sigma, 4001)).mean(0)
-    paths = np.stack([y0 @ expm(matrix * t).T for t in truth.times], 1)
-    return paths, np.broadcast_to(states @ matrix.T, (100, *states.shape)).copy()
 
 
 def one_cell(a: float, sigma: float, seed: int, settings: dict[str, Any]) -> dict[str, float]:
