@@ -1,13 +1,17 @@
 """LocalW2ODE: laws that are known are found, and everything around the fit behaves."""
 
+from contextlib import contextmanager
+
 import numpy as np
 import pytest
+import torch
 from scipy.stats import ks_2samp
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
-from localw2 import Euclidean, LocalW2ODE, LogNormal, Normal, PushForward, Shared, load, save
+from localw2 import Euclidean, LocalW2ODE, LogNormal, Normal, PushForward, Shared, load, save, training
 from localw2.datasets import FourStates, LogisticGrowth
+from localw2.estimators.learned_parameters import LearnedParameters
 
 
 def decay(t, y, k):
@@ -30,6 +34,24 @@ def decays(n=60, seed=0, mean=1.0, std=0.2):
 
 
 QUICK = {"max_epochs": 15, "random_state": 0}
+
+
+@contextmanager
+def power_cut(epoch):
+    """Let training die in this epoch."""
+    original, seen = training._Run.step, []
+
+    def dying(run):
+        seen.append(1)
+        if len(seen) == epoch:
+            raise RuntimeError("power cut")
+        return original(run)
+
+    training._Run.step = dying
+    try:
+        yield
+    finally:
+        training._Run.step = original
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +169,12 @@ class TestSampling:
         assert law.samples["k"].shape == (10_000,)
         assert law.correlation == pytest.approx(np.ones((1, 1)))
 
+    def test_correlation_of_parameters_of_very_different_size(self):
+        r = np.random.default_rng(0).normal(0.5, 0.1, 100)
+        law = LearnedParameters({"r": r, "K": 1e12 * (2 + r), "c": np.full(100, 3.0)})
+        np.testing.assert_allclose(law.correlation[:2, :2], 1.0)
+        assert np.isnan(law.correlation[2]).all()
+
     @pytest.mark.parametrize(
         ("call", "words"),
         [
@@ -174,21 +202,13 @@ class TestFitting:
 
     def test_interrupted_and_resumed_is_the_same_fit(self, tmp_path):
         Y, t, _ = decays(20)
-        whole = LocalW2ODE(decay, {"k": 0.7}, max_epochs=80, random_state=0).fit(Y, t)
+        settings = {"parameters": {"k": 0.7}, "max_epochs": 80, "random_state": 0}
+        whole = LocalW2ODE(decay, **settings).fit(Y, t)
         path = tmp_path / "fit.ckpt"
-        calls = {"n": 0}
-
-        def dying(t, y, k):
-            calls["n"] += 1
-            if calls["n"] == 2200:
-                raise RuntimeError("power cut")
-            return -k * y
-
-        settings = {"parameters": {"k": 0.7}, "max_epochs": 80, "random_state": 0, "checkpoint": str(path)}
-        with pytest.raises(RuntimeError, match="power cut"):
-            LocalW2ODE(dying, **settings).fit(Y, t)
+        with power_cut(epoch=60), pytest.raises(RuntimeError, match="power cut"):
+            LocalW2ODE(decay, **settings, checkpoint=path).fit(Y, t)
         assert path.exists()
-        resumed = LocalW2ODE(dying, **settings).fit(Y, t)
+        resumed = LocalW2ODE(decay, **settings, checkpoint=path).fit(Y, t)
         assert not path.exists()
         assert resumed.fit_.losses == whole.fit_.losses
         np.testing.assert_array_equal(resumed.parameters_.samples["k"], whole.parameters_.samples["k"])
@@ -260,6 +280,68 @@ class TestFitting:
         np.testing.assert_allclose(losses[1], losses[0], rtol=0.02)
         np.testing.assert_allclose(losses[2], losses[0], rtol=0.02)
 
+    @pytest.mark.parametrize(
+        "field",
+        [
+            lambda t, y, k: -k * y if y[0] > 0.5 else y,
+            lambda t, y, k: np.exp(y) * k,
+            lambda t, y, k: k * (torch.ones(1, 1) @ y),
+        ],
+        ids=["if", "numpy", "float32"],
+    )
+    def test_fields_that_cannot_be_mapped_are_told_what_to_do(self, field):
+        Y, t, _ = decays(10)
+        with pytest.raises(
+            ValueError, match=r"field failed at the first initial state.*torch.where instead of if"
+        ):
+            LocalW2ODE(field, {"k": 1.0}, **QUICK).fit(Y, t)
+
+    def test_small_units_of_a_part_that_is_seen(self):
+        w, t = np.random.default_rng(0).normal(2.0, 0.2, 40), np.linspace(0, 2, 21)
+        found = []
+        for unit in (1.0, 1e-9):
+            model = LocalW2ODE(
+                lambda t, y, w: [y[1], -(w**2) * y[0]], {"w": Normal(1.9, 0.3)}, observe=first_state, **QUICK
+            )
+            model.fit(unit * np.cos(w[:, None] * t), t, y0=[unit, 0.0])
+            found.append(model.parameters_.mean["w"])
+        assert found[1] == pytest.approx(found[0], rel=1e-3)
+
+    def test_fixed_steps_do_not_depend_on_the_times_asked_for(self):
+        Y, t, _ = decays(20, mean=3.0)
+        model = LocalW2ODE(decay, {"k": Normal(3.0, 0.3)}, method="rk4", **QUICK).fit(Y, t)
+        near, far = (model.sample([1.0], [0.0, end], 200, random_state=0)[:, 0, 1, 0] for end in (1.0, 4.0))
+        np.testing.assert_allclose(far, near**4, rtol=1e-3)
+
+    def test_log_spaced_times_of_fast_decays(self):
+        rng = np.random.default_rng(0)
+        k, t = rng.normal(50, 8, 60), np.sort(10 ** rng.uniform(-3, 1, (60, 12)), 1)
+        Y = np.exp(-k[:, None] * t)[..., None]
+        model = LocalW2ODE(decay, {"k": Normal(45.0, 8.0)}, linked=False, max_epochs=60, random_state=0)
+        model.fit(Y, t, y0=1.0, t0=0.0)
+        assert model.parameters_.mean["k"] == pytest.approx(k.mean(), rel=0.05)
+        assert model.parameters_.std["k"] == pytest.approx(k.std(), rel=0.25)
+
+    def test_a_checkpoint_of_another_equation_is_refused(self, tmp_path):
+        Y, t, _ = decays(20)
+
+        def fit(c, shift):
+            settings = {"max_epochs": 60, "random_state": 0, "checkpoint": tmp_path / "c"}
+            return LocalW2ODE(lambda t, y, k: -c * k * y, {"k": 1.0}, **settings).fit(Y, t + shift)
+
+        with power_cut(epoch=55), pytest.raises(RuntimeError, match="power cut"):
+            fit(1.0, 0.0)
+        for other in ((2.0, 0.0), (1.0, 1.0)):
+            with pytest.raises(ValueError, match=r"checkpoint of another fit.*functions of the estimator"):
+                fit(*other)
+        assert fit(1.0, 0.0).fit_.stopped == "all epochs done"
+
+    def test_a_fitted_model_can_be_pickled(self, fitted):
+        import pickle
+
+        again = pickle.loads(pickle.dumps(fitted[0]))
+        np.testing.assert_array_equal(again.parameters_.samples["k"], fitted[0].parameters_.samples["k"])
+
     def test_clone_and_repr(self):
         model = clone(LocalW2ODE(decay, {"k": PushForward(1.0)}, delta=0.1, norm=Euclidean()))
         assert "PushForward" in repr(model)
@@ -288,15 +370,22 @@ class TestFitting:
         Y, t, _ = decays(10)
         model = LocalW2ODE(**{"field": decay, "parameters": {"k": 1.0}, **QUICK, **settings})
         if words == "ok":
-            model.fit(Y, t)
+            model.fit(Y, t, y0=[1.0])
             return
         with pytest.raises(ValueError, match=words):
             model.fit(Y, t)
 
     def test_what_observe_gives_must_be_what_is_observed(self):
         Y, t, _ = decays(10)
-        with pytest.raises(ValueError, match="observe gives 1 quantities of a state and Y has 2"):
+        with pytest.raises(ValueError, match=r"observe gives shape \(1, 2, 1\) .* and Y has 2 observed"):
             LocalW2ODE(decay, observe=first_state, **QUICK).fit(np.repeat(Y, 2, 2), t, y0=[1.0, 1.0])
+        for wrong in (lambda y: y[..., 0], lambda y: y[:, :1], lambda y: y.numpy()):
+            with pytest.raises(ValueError, match="observe gives"):
+                LocalW2ODE(decay, observe=wrong, **QUICK).fit(Y, t, y0=[1.0, 1.0])
+        with pytest.raises(ValueError, match="observe failed on states of shape"):
+            LocalW2ODE(decay, observe=lambda y: np.exp(y).nothing, **QUICK).fit(Y, t, y0=[1.0, 1.0])
+        with pytest.raises(ValueError, match="give y0, the initial state in full"):
+            LocalW2ODE(decay, observe=first_state, **QUICK).fit(Y, t)
         with pytest.raises(ValueError, match=r"y0 has 2 state\(s\) and Y 1; give observe"):
             LocalW2ODE(decay, **QUICK).fit(Y, t, y0=[1.0, 1.0])
 
@@ -346,6 +435,8 @@ class TestFiles:
             (lambda s: s.settings["parameters"].update(method="magic"), "method='magic'"),
             (lambda s: s.settings.update(seed=2**70), "whole number"),
             (lambda s: s.settings.pop("t0"), "do not fit together"),
+            (lambda s: s.settings.update(t0=10**400), "do not fit together"),
+            (lambda s: s.settings["parameters"].update(max_epochs={"a": 1}), "max_epochs"),
             (lambda s: s.settings["functions"].update(field="rm -rf"), "is not known"),
             (lambda s: s.settings.update(laws={"k": ["cauchy", 0.0, 1.0]}), "not known"),
             (lambda s: s.tensors.pop("field.net.layers.0.mean"), "tensors for a network|do not fit"),
@@ -357,6 +448,15 @@ class TestFiles:
         change(stored)
         with pytest.raises(ValueError, match=words):
             LocalW2ODE.from_stored(stored)
+
+
+def test_a_small_file_cannot_ask_for_a_large_law():
+    Y, t, _ = decays(10)
+    stored = LocalW2ODE(decay, {"k": 1.0}, **QUICK).fit(Y, t).to_stored()
+    stored.settings["laws"] = {f"k{i}": ["normal", 0.0, 1.0] for i in range(50_000)}
+    stored.settings["functions"]["field"]["source"] = None
+    with pytest.raises(ValueError, match="50000 parameters, but"):
+        LocalW2ODE.from_stored(stored, field=lambda t, y, **p: y)
 
 
 @pytest.mark.slow

@@ -31,6 +31,10 @@ def logistic(t, y, r, K):
     return r * y * (1 - y / K)
 
 
+def positional_only(t, y, k, /):
+    return -k * y
+
+
 class TestLaws:
     def test_gaussian_parameters_have_the_stated_moments(self):
         law = ParameterLaw({"a": Normal(1.0, 0.5), "b": Normal(-2.0, 2.0), "c": Shared(3.0)}).double()
@@ -159,6 +163,8 @@ class TestFields:
             (lambda y: y, {"k": Normal()}, "must take time and state first"),
             (lambda t, y, a, b: y, {"k": Normal()}, "takes a, b after .* parameters are k"),
             (lambda t, y, k, b: y, {"k": Normal()}, "takes k, b after"),
+            (lambda t, y, **p: y, {"t": Normal()}, "'t' has the name of the field's time or state"),
+            (positional_only, {"k": Normal()}, "by position only"),
         ],
     )
     def test_signatures_that_do_not_fit(self, function, laws, words):
@@ -192,6 +198,17 @@ class TestRandomODE:
             model = RandomODE(field, times, method, step_size=step)
             errors.append(abs(float(model(start).detach()[0, -1]) - exact))
         assert abs(math.log2(errors[0] / errors[1]) - order) < 0.25
+
+    def test_fixed_steps_land_on_the_times_asked_for(self):
+        field = FunctionField(lambda t, y, k: -k * y, {"k": Shared(1.0)}).double()
+        times = torch.tensor([0.0, 0.5, 1.0, 2.0], dtype=torch.float64)
+        found = RandomODE(field, times, "rk4", step_size=0.3)(torch.ones(1, 1).double()).detach().squeeze()
+        np.testing.assert_allclose(found, np.exp(-times.numpy()), atol=2e-5)
+
+    def test_a_field_that_is_not_finite_is_said_to_be(self):
+        field = FunctionField(lambda t, y, k: k * torch.log(y - 2), {"k": Shared(1.0)}).double()
+        with pytest.raises(SolverError, match=r"t = 0 .*the field gives values that are not finite"):
+            RandomODE(field, torch.tensor([0.0, 1.0]))(torch.ones(1, 1).double())
 
     def test_gradients_agree_with_finite_differences(self):
         field = FunctionField(logistic, {"r": Normal(1.0), "K": LogNormal(10.0)}).double()
@@ -300,12 +317,35 @@ class TestObservedPaths:
         times = torch.rand(300, 1, generator=seeded(), dtype=torch.float64) * 2
         x = self.rows(times)
         omega = self.model(1).draw(3, seeded())
-        assert len(torch.unique(x[:, 1])) > paths.GRID_STEPS
+        assert len(torch.unique(x[:, 1])) > paths.KNOTS
         outputs = self.model(1)(x, omega).detach().numpy()
         values = 0.2 * omega[:, 0].numpy()
         for row, found in zip(x.numpy(), outputs, strict=True):
             exact = expm(FourStates.matrix(values[int(row[0])]) * row[1]) @ row[2:]
             np.testing.assert_allclose(found, exact, atol=1e-6)
+
+    def test_fast_dynamics_get_more_knots(self):
+        # Twenty periods, and 400 times: 128 knots would be off by some percent of the spread.
+        field = FunctionField(lambda t, y, w: [w * y[1], -w * y[0]], {"w": Normal(62.8, 1.0)}).double()
+        ode = RandomODE(field, torch.tensor([0.0]).double(), rtol=1e-7, atol=1e-9)
+        times = 2 * torch.rand(400, 1, generator=seeded(), dtype=torch.float64)
+        x = torch.cat([torch.zeros(400, 1), times, torch.tensor([[1.0, 0.0]]).expand(400, 2)], 1)
+        model = ObservedPaths(ode, 1)
+        assert model.interpolation_error(x, seeded()) > 0.01
+        assert model.refine(x, seeded()) <= paths.ACCEPTED
+        assert model.knots > paths.KNOTS
+
+    def test_knots_follow_the_observations(self):
+        # Decays at times over four decades, as in pharmacology: early times need close knots.
+        field = FunctionField(lambda t, y, k: -k * y, {"k": Normal(50.0, 8.0)}).double()
+        ode = RandomODE(field, torch.tensor([0.0]).double(), rtol=1e-7, atol=1e-9)
+        times = 10 ** (4 * torch.rand(400, 1, generator=seeded(), dtype=torch.float64) - 3)
+        x = torch.cat([torch.zeros(400, 1), times, torch.ones(400, 1)], 1)
+        model = ObservedPaths(ode, 1)
+        omega = model.draw(1, seeded())
+        model.refine(x, seeded())
+        exact = torch.exp(-(50 + 8 * omega[0, 0]) * times)
+        assert float((model(x, omega) - exact).detach().abs().max()) < 1e-3
 
     def test_observing_a_part(self):
         model = self.model(2, lambda y: y[..., :1] + y[..., 2:3])

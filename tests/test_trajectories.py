@@ -65,11 +65,16 @@ class TestTheLossIsThePrintedOne:
             np.testing.assert_allclose(target[2:], (Y[number, j] - Y[number, i]) / (t[j] - t[i]))
 
     def test_every_observation_but_the_last_begins_a_pair(self):
+        Y, t = paths(n=20, n_times=15)
+        Y[3, 4] = np.nan
+        data = Trajectories.of(Y, t)
+        assert len(data.pairs().number) == len(data.number) - 20
+
+    def test_slopes_over_next_to_no_time_are_left_out(self):
         Y, t, _ = LogisticGrowth().sample(20, random_state=0)
-        data = Trajectories.of(Y, t, 1.0, 0.0)
-        rows = data.pairs()
-        assert len(rows.number) == len(data.number) - 20
-        assert (np.diff(rows.times) > 0).all()
+        t[:, -1] = t[:, -2] + 1e-9
+        rows = Trajectories.of(Y, t, 1.0, 0.0).pairs()
+        assert np.diff(rows.times).min() > 0.004 * 8
 
 
 class TestWindowsAndBalls:
@@ -116,43 +121,43 @@ class TestWindowsAndBalls:
 
 class TestCenter:
     def test_takes_out_what_is_linear_in_the_start(self):
-        Y, t, _ = FourStates(a=0.3, sigma=1e-9).sample(60, random_state=0)  # a linear flow without noise
+        Y, t, _ = FourStates(a=0.3, sigma=1e-9).sample(80, random_state=0)  # a linear flow without noise
         rows = Trajectories.of(Y, t).singles()
-        windows = rows.windows(60, 10)
+        windows = rows.windows(80, 10)
         kept, windows = rows.take(windows)
         residual = kept.target - kept.center(Y[:, 0], windows)
         assert np.abs(residual).max() < 1e-8
 
     def test_residuals_keep_the_variance_of_the_noise(self):
-        # Five coefficients from 40 rows would shrink the variance by an eighth without the leverage.
+        # Five coefficients from 80 rows would shrink the variance by a sixteenth without the leverage.
         rng = np.random.default_rng(0)
-        n, repeats, total = 40, 400, []
+        n, repeats, total = 80, 400, []
         for _ in range(repeats):
             initial = rng.normal(size=(n, 4))
             noise = rng.normal(size=(n, 1))
             rows = Rows(np.arange(n), np.ones((n, 1)), initial @ np.ones((4, 1)) + noise)
             residual = rows.target - rows.center(initial, [np.arange(n)])
             total.append((residual**2).mean())
-        # five standard errors of a mean of chi-squares with 35 degrees of freedom
-        assert abs(np.mean(total) - 1) < 5 * math.sqrt(2 / 35 / repeats)
+        # five standard errors of a mean of chi-squares with 75 degrees of freedom
+        assert abs(np.mean(total) - 1) < 5 * math.sqrt(2 / 75 / repeats)
 
     def test_small_windows_are_left_alone(self):
         rng = np.random.default_rng(0)
-        rows = Rows(np.arange(8), np.ones((8, 1)), rng.normal(size=(8, 1)))
-        assert not rows.center(rng.normal(size=(8, 4)), [np.arange(8)]).any()
+        rows = Rows(np.arange(70), np.ones((70, 1)), rng.normal(size=(70, 1)))
+        assert not rows.center(rng.normal(size=(70, 4)), [np.arange(70)]).any()
 
     def test_the_truth_stays_a_minimiser(self):
         # Centred or not, the debiased loss in expectation does not fall when the true spread is changed.
         rng = np.random.default_rng(0)
         gains = []
         for _ in range(150):
-            initial = rng.normal(size=(40, 2))
+            initial = rng.normal(size=(60, 2))
             mean = initial.sum(1, keepdims=True)
-            rows = Rows(np.arange(40), np.ones((40, 1)), mean + rng.normal(size=(40, 1)))
-            balls = rows.balls(near_initial(initial, "auto", None), [np.arange(40)])
-            center = rows.center(initial, [np.arange(40)])
+            rows = Rows(np.arange(60), np.ones((60, 1)), mean + rng.normal(size=(60, 1)))
+            balls = rows.balls(near_initial(initial, "auto", None), [np.arange(60)])
+            center = rows.center(initial, [np.arange(60)])
             objective = Objective(torch.tensor(rows.target), balls, SquaredW2(debiased=True), center)
-            noise = rng.normal(size=(2, 40, 1))
+            noise = rng.normal(size=(2, 60, 1))
             values = [float(objective(torch.tensor(mean + s * noise))) for s in (0.8, 1.0, 1.25)]
             gains.append([values[0] - values[1], values[2] - values[1]])
         gains = np.array(gains)
@@ -183,6 +188,44 @@ class TestForms:
         assert late.t0 == 3
         assert late.time.min() == pytest.approx(0.25)
 
+    def test_masked_values_are_missing(self):
+        Y, t = paths(d=1)
+        masked = np.ma.masked_array(np.where(Y > 1.5, -999.0, Y), Y > 1.5)
+        assert Trajectories.of(masked, t).values.min() > -900
+
+    def test_pandas_with_its_own_missing_values(self):
+        pandas = pytest.importorskip("pandas")
+        frame = pandas.DataFrame({"a": [1.0, 1.0], "b": [None, 2.0], "c": [3.0, 3.0]}).convert_dtypes()
+        data = Trajectories.of(frame, [0.0, 1.0, 2.0])
+        assert data.number.tolist() == [0, 0, 1, 1, 1]
+
+    def test_dates_are_refused(self):
+        Y, _ = paths(d=1)
+        dates = np.datetime64("2020-01-01") + np.arange(5)
+        with pytest.raises(ValueError, match=r"dtype datetime64.* unit of your choice"):
+            Trajectories.of(Y, dates)
+
+    def test_two_trajectories_with_times_of_their_own(self):
+        Y, t = paths(n=3)
+        rows = Trajectories.of(Y, t + np.array([[0.0], [0.01], [0.02]]) * (t > 0)).singles()
+        assert min(map(len, rows.windows(3, None))) >= 2
+
+    @pytest.mark.parametrize("unit", [1.0, 1e-10, 1e10])
+    def test_spread_starts_are_seen_in_any_unit(self, unit):
+        starts = np.column_stack([np.full(60, 1e6), unit * np.random.default_rng(0).uniform(1, 9, 60)])
+        assert len(near_initial(starts, "auto", None)) > 1
+
+    def test_one_state_for_all_when_only_a_part_is_seen(self):
+        Y, t = paths(n=2, d=1)
+        assert Trajectories.of(Y, t, [1.0, 0.0], all_seen=False).initial.shape == (2, 2)
+
+    def test_units_are_not_spoilt_by_one_close_pair_of_times(self):
+        Y, t = paths(n=30, n_times=41)
+        plain = Trajectories.of(Y, t)
+        noisy = Trajectories.of(np.concatenate([Y, Y[:, -1:] + 0.01], 1), np.append(t, t[-1] + 1e-7))
+        slope, other = (data.units(data.pairs().target[:, 2:])[2] for data in (plain, noisy))
+        np.testing.assert_allclose(other, slope, rtol=0.1)
+
     def test_integers_and_tensors(self):
         Y = torch.arange(12).reshape(2, 3, 2)
         assert Trajectories.of(Y, [0, 1, 2]).values.dtype == np.float64
@@ -210,8 +253,8 @@ ENDLESS[0, 0, 0] = np.inf
         ((GAP, T), "trajectory 2 has no complete observation"),
         ((NO_START, T), "trajectory 3 has no complete observation at the initial time 0.*give y0"),
         ((ENDLESS, T), "infinite values; write NaN"),
-        (("abc", T), "Y is not an array of numbers"),
-        ((np.empty((0, 5, 2)), T), "nothing to learn from"),
+        (("abc", T), "Y is str, not an array of numbers"),
+        ((np.empty((0, 5, 2)), T), "Y is empty"),
         ((Y, T, np.ones((3, 2))), r"y0 has shape \(3, 2\); expected \(8, states\)"),
         ((Y, T, np.ones(2), 0.5), "t0=0.5 is later than the first observation"),
         ((Y, T + np.arange(8)[:, None]), "begin at different times .0 to 7."),

@@ -19,8 +19,11 @@ from torch import Tensor
 Array = NDArray[Any]
 
 
-def as_array(values: Any, name: str) -> Array:
-    """Turn anything array-like into a finite, non-empty float array, or say what is wrong with it."""
+def as_array(values: Any, name: str, missing: bool = False) -> Array:
+    """Turn anything array-like into a finite, non-empty float array, or say what is wrong with it.
+
+    With ``missing`` NaN (None, masked) stands for what was not observed; infinities are still refused.
+    """
     if isinstance(values, Tensor):
         values = _coarse(values, name).detach().cpu().numpy()
     if issparse(values):
@@ -35,13 +38,21 @@ def as_array(values: Any, name: str) -> Array:
         raise ValueError(f"{name} is float16, which holds three digits; convert it to float32 or float64.")
     if array.dtype.kind in "OUSV":
         array = _numbers_of(array, name)
+    elif array.dtype.kind in "mM":
+        raise ValueError(
+            f"{name} has dtype {array.dtype}; its unit would decide what comes out. Convert it to numbers "
+            "in a unit of your choice, such as (times - times[0]) / np.timedelta64(1, 'h')."
+        )
     elif array.dtype.kind not in "fiub":
         raise ValueError(f"{name} has dtype {array.dtype}; only real numbers can be used here.")
     if array.dtype not in (np.float32, np.float64):
         array = array.astype(np.float64)
     if array.size == 0:
         raise ValueError(f"{name} is empty (shape {array.shape}); at least one row is needed.")
-    check_finite(array, name)
+    if not missing:
+        check_finite(array, name)
+    elif np.isinf(array).any():
+        raise ValueError(f"{name} has infinite values; write NaN where an observation is missing.")
     return array
 
 

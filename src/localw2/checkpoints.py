@@ -180,7 +180,8 @@ def _check_same(path: str, ours: dict[str, Any], theirs: Any, same_shapes: bool)
         changed = ["model"]
     if not changed:
         return
-    named = [name for name in changed if name not in ("data", "model")]
+    named = [name for name in changed if name not in ("data", "model", "fingerprint")]
+    named += ["settings, data or functions of the estimator"] * ("fingerprint" in changed)
     named += ["the model"] * ("model" in changed) + ["the data or the loss"] * ("data" in changed)
     raise ValueError(
         f"{path} is the checkpoint of another fit: {', '.join(named)} differ. "

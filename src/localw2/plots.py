@@ -89,12 +89,17 @@ def trajectories(
     names = _names(names, d)
     axes = _panels(axes, d)
     low, high = np.quantile(lines, [(1 - coverage) / 2, (1 + coverage) / 2], axis=0)
-    observed = None if data is None else np.asarray(data, dtype=np.float64).reshape(-1, len(grid), d)
+    observed = None if data is None else np.asarray(data, dtype=np.float64)
+    if observed is not None and observed.ndim == 2 and d == 1:
+        observed = observed[..., None]
+    if observed is not None and observed.shape[1:] != (len(grid), d):
+        raise ValueError(f"data has shape {observed.shape}; expected (trajectories, {len(grid)}, {d}).")
     for i, ax in enumerate(axes):
         if observed is not None:
             for j, line in enumerate(observed[:50, :, i]):
                 seen = np.isfinite(line)
-                ax.plot(grid[seen], line[seen], color=DATA, lw=0.6, alpha=0.5, label=None if j else "data")
+                label = None if j else "data" if len(observed) <= 50 else f"data (50 of {len(observed)})"
+                ax.plot(grid[seen], line[seen], color=DATA, lw=0.6, alpha=0.5, label=label)
         label = f"fit, {100 * coverage:.0f} % band"
         ax.fill_between(grid, low[:, i], high[:, i], color=MODEL, alpha=0.25, lw=0, label=label, zorder=3)
         for edge in (low, high):  # over the data, where a band alone could not be told from the lines

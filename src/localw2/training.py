@@ -189,19 +189,10 @@ class _Run:
             group["lr"] = rate
         self.model.train()
         generator = self.generator(0, self.x.device)
-        total, weight, skipped, failure = 0.0, 0.0, 0, ""
-        for rows, objective, share in self._batches():
-            try:
-                value = self._descend(objective, self.x if rows is None else self.x[rows], generator)
-            except FloatingPointError as error:
-                skipped, self.n_failed, failure = skipped + 1, self.n_failed + 1, str(error)
-                if self.n_failed > self.config.max_skipped:
-                    self._give_up(failure, self.epoch + 1)
-                continue
-            self.n_failed = 0
-            total, weight = total + share * value, weight + share
-        if not weight and not self.fit.history:  # not one loss to tell of
-            self._give_up(failure, self.epoch + 1)
+        total, weight, skipped = self._over_balls(generator)
+        while not weight and not self.fit.history:  # not one loss to tell of: try other draws
+            total, weight, more = self._over_balls(generator)
+            skipped += more
         self.epoch += 1
         loss = total / weight if weight else self.fit.history[-1]["loss"]
         entry: dict[str, Any] = {"epoch": self.epoch, "loss": loss, "rate": rate}
@@ -218,6 +209,21 @@ class _Run:
             self.good = self.boundary.model
         self.boundary = self._boundary()
         return entry
+
+    def _over_balls(self, generator: torch.Generator) -> tuple[float, float, int]:
+        """A step for every batch: the weighted sum of losses, the sum of weights, and how many failed."""
+        total, weight, skipped = 0.0, 0.0, 0
+        for rows, objective, share in self._batches():
+            try:
+                value = self._descend(objective, self.x if rows is None else self.x[rows], generator)
+            except FloatingPointError as error:
+                skipped, self.n_failed = skipped + 1, self.n_failed + 1
+                if self.n_failed > self.config.max_skipped:
+                    self._give_up(str(error), self.epoch + 1)
+                continue
+            self.n_failed = 0
+            total, weight = total + share * value, weight + share
+        return total, weight, skipped
 
     def _descend(self, objective: Objective, x: Tensor, generator: torch.Generator) -> float:
         """One step and the loss before it; a FloatingPointError leaves the weights as they were."""

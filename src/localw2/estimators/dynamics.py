@@ -26,14 +26,14 @@ from localw2.estimators.settings import (
     fingerprint,
     fresh_seed,
 )
-from localw2.estimators.storing_dynamics import restore_ode, source_hash, store_ode
+from localw2.estimators.storing_dynamics import function_print, restore_ode, store_ode
 from localw2.estimators.trajectories import Rows, Trajectories, near_initial
 from localw2.fit_config import FitConfig
 from localw2.losses import Discrepancy, Objective, SquaredW2
-from localw2.models.dynamics import RandomODE, check_times
+from localw2.models.dynamics import FIXED, RandomODE, SolverError, check_times
 from localw2.models.fields import FunctionField, NetworkField, RandomField, parameter_names
 from localw2.models.laws import LOCATION_STEP, as_laws
-from localw2.models.paths import ObservedPaths
+from localw2.models.paths import ACCEPTED, Observe, ObservedPaths
 from localw2.norms import Norm
 from localw2.persistence import Stored, write
 from localw2.training import Fit, train
@@ -44,6 +44,8 @@ PARAMETER_DRAWS = 10_000
 MAX_GRADIENT = 1.0
 # States that are solved for at a time when sampling: trajectories times draws.
 SAMPLED_TRAJECTORIES = 4096
+# Steps of a method without step control over the observed span of time.
+FIXED_STEPS = 100
 # Debiased W2 of several values by exact assignment: right from so many rows a ball on, fast up to so many.
 ASSIGNED_ROWS = (20, 150)
 
@@ -201,26 +203,30 @@ class LocalW2ODE(BaseEstimator):  # type: ignore[misc]
 
     def _fit(self, Y: Any, t: Any, y0: Any, t0: float | None) -> None:
         self._check_settings()
-        data = Trajectories.of(Y, t, y0, t0)
+        if self.observe is not None and y0 is None:
+            raise ValueError("observe sees a part of the states only; give y0, the initial state in full.")
+        data = Trajectories.of(Y, t, y0, t0, all_seen=self.observe is None)
         self._check_data(data)
         device = device_of(self.device)
-        printed = fingerprint(self, data.values, np.column_stack([data.number, data.time]))
-        printed += "".join(source_hash(function) or "" for function in (self.field, self.observe))
+        printed = fingerprint(self, data.values, np.column_stack([data.number, data.time + data.t0]))
+        printed += "".join(function_print(function) for function in (self.field, self.observe))
         seed = fresh_seed(self.random_state, printed if self.checkpoint is not None else None)
         generator = torch.Generator().manual_seed(seed)
         dtype = torch.float32 if isinstance(self.field, str) else torch.float64
-        field = self._field(data, generator).to(device, dtype)
-        start = torch.tensor([data.t0], dtype=torch.float64)
-        size = torch.tensor(data.state_size(), dtype=torch.float64) if self.observe is None else None
-        solver = self.method, self.rtol, self.atol, self.step_size
-        ode = RandomODE(field, start, *solver, state_size=size).to(device)
         rows = data.pairs() if self.linked else data.singles()
         rows, windows = rows.take(rows.windows(data.n, self.max_times))
+        field = self._field(data, rows, generator).to(device, dtype)
+        start = torch.tensor([data.t0], dtype=torch.float64)
+        step = self.step_size
+        if self.method in FIXED and step is None:  # or else a step would be as long as the times asked for
+            step = float(data.time.max()) / FIXED_STEPS
+        size = torch.tensor(data.state_size(), dtype=torch.float64)
+        ode = RandomODE(field, start, self.method, self.rtol, self.atol, step, state_size=size).to(device)
         paths = ObservedPaths(ode, rows.times.shape[1], self.observe)
         x = np.column_stack([rows.number, rows.times, data.initial[rows.number]])
         inputs = torch.tensor(x, dtype=dtype, device=device)
         objective = self._objective(rows, windows, data, inputs)
-        _check_observed(paths, inputs, objective)
+        _check_functions(paths, inputs, objective, seed)
         done: list[dict[str, Any]] = []
         try:
             fit = train(paths, objective, inputs, self._config(seed, printed), callbacks=(done.append,))
@@ -229,6 +235,7 @@ class LocalW2ODE(BaseEstimator):  # type: ignore[misc]
                 self._keep(ode, None, data, seed)
             raise
         self._keep(ode, fit, data, seed)
+        _warn_of_coarse_times(paths.to("cpu"), inputs.cpu(), seed)
         _warn_of_skipped(fit)
         _warn_of_far_guesses(field, fit)
         if self.checkpoint is not None and fit.stopped == "all epochs done":
@@ -254,15 +261,20 @@ class LocalW2ODE(BaseEstimator):  # type: ignore[misc]
         found: Array = torch.cat(parts).double().numpy()
         return found.reshape(n_samples, len(states), len(times), -1)
 
-    def sample_field(self, y: Any, n_samples: int = 1, t: float = 0.0, random_state: Any = None) -> Array:
-        """Draws (S, n, d) of the field at states y (n, d); draw s is one field, with one omega everywhere."""
+    def sample_field(
+        self, y: Any, n_samples: int = 1, t: float | None = None, random_state: Any = None
+    ) -> Array:
+        """Draws (S, n, d) of the field at states y (n, d) and time t (by default ``t0_``).
+
+        Draw s is one field, with one omega everywhere.
+        """
         check_is_fitted(self, "model_")
         states = self._states(y, "y")
         generator = torch.Generator().manual_seed(fresh_seed(random_state))
         omega = self.model_.draw(check_count(n_samples, "n_samples", 1), generator)
         with torch.no_grad():
             field = self.model_.field.bind(omega)
-            time = torch.tensor(float(t), dtype=torch.float64)
+            time = torch.tensor(self.t0_ if t is None else float(t), dtype=torch.float64)
             slopes = [field(time, state.expand(n_samples, -1)) for state in states]
         found: Array = torch.stack(slopes, 1).double().numpy()
         return found
@@ -308,12 +320,13 @@ class LocalW2ODE(BaseEstimator):  # type: ignore[misc]
                 f"y0 has {d} state(s) and Y {p}; give observe, a function from states (..., {d}) to Y's."
             )
 
-    def _field(self, data: Trajectories, generator: torch.Generator) -> RandomField:
+    def _field(self, data: Trajectories, rows: Rows, generator: torch.Generator) -> RandomField:
         if isinstance(self.field, str):
             settings = self.width, self.depth, bool(self.residual), self.activation
             # Of states that are not seen nothing is known of the units.
             known = self.standardize and self.observe is None
-            a, b, c = map(torch.tensor, data.units())
+            slopes = rows.target[:, data.values.shape[1] :] if self.linked else None
+            a, b, c = map(torch.tensor, data.units(slopes))
             units = (a, b, c) if known else None
             return NetworkField(data.initial.shape[1], *settings, generator=generator, units=units)
         names = parameter_names(self.field) if self.parameters is None else self.parameters
@@ -414,11 +427,53 @@ def _warn_of_far_guesses(field: RandomField, fit: Fit) -> None:
         )
 
 
-def _check_observed(paths: ObservedPaths, inputs: Tensor, objective: Objective) -> None:
+def _warn_of_coarse_times(paths: ObservedPaths, inputs: Tensor, seed: int) -> None:
+    """Tell when states between the times that were solved for are not what the equation says."""
+    error = 0.0
+    with suppress(SolverError):
+        error = paths.interpolation_error(inputs, torch.Generator().manual_seed(seed))
+    if error > 10 * ACCEPTED:
+        warnings.warn(
+            f"states between {paths.knots} solved times are off by {error:.1%} of their spread: the learned "
+            "equation moves faster than its observations show. Do not trust the fit; give fewer distinct "
+            "times (round them), or a shorter span.",
+            stacklevel=4,
+        )
+
+
+def _check_functions(paths: ObservedPaths, inputs: Tensor, objective: Objective, seed: int) -> None:
     """One look at what the functions give, before hours of training."""
+    generator = torch.Generator(inputs.device).manual_seed(seed)
+    initial = inputs[:1, 1 + paths.n_times :]
     with torch.no_grad():
-        seen = paths(inputs[:1])
-    width = objective.y.shape[1]
-    if seen.shape != (1, width):
-        gives, has = seen.shape[1] // paths.n_times, width // paths.n_times
-        raise ValueError(f"observe gives {gives} quantities of a state and Y has {has}; they must agree.")
+        try:
+            paths.ode.slopes(paths.ode.times[0], initial, paths.draw(1, generator))
+        except ValueError:
+            raise
+        except Exception as error:
+            raise ValueError(
+                f"the field failed at the first initial state: {error!r}. It is called with one state y "
+                f"(d,) of {initial.dtype}: use torch's functions on it (not numpy's), torch.where instead of "
+                "if, and constants of the same type."
+            ) from error
+        if paths.observe is not None:
+            _check_observe(paths.observe, initial, objective.y.shape[1] // paths.n_times)
+    with suppress(SolverError):  # training tells of it, with the epoch
+        paths.refine(inputs, generator)
+
+
+def _check_observe(observe: Observe, initial: Tensor, n_observed: int) -> None:
+    states = initial.expand(1, 2, -1)
+    try:
+        seen = observe(states)
+    except Exception as error:
+        raise ValueError(
+            f"observe failed on states of shape {tuple(states.shape)}: {error!r}. It takes (..., "
+            f"{states.shape[2]}) and gives (..., {n_observed}), with torch's functions, as in y[..., :1]."
+        ) from error
+    if not isinstance(seen, Tensor) or seen.shape != (1, 2, n_observed):
+        came = f"shape {tuple(seen.shape)}" if isinstance(seen, Tensor) else type(seen).__name__
+        raise ValueError(
+            f"observe gives {came} for states of shape {tuple(states.shape)}, and Y has {n_observed} "
+            f"observed value(s): expected (1, 2, {n_observed}), as y[..., :1] gives for one of them."
+        )

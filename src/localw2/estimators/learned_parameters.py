@@ -56,7 +56,8 @@ class LearnedParameters:
         table = np.stack(list(self.samples.values()))
         table = table - table.mean(1, keepdims=True)
         spread = np.sqrt((table**2).mean(1))
-        spread[spread <= 1e-12 * np.abs(table).max()] = np.nan
+        size = np.array([np.abs(values).max() for values in self.samples.values()])
+        spread[spread <= 1e-12 * size] = np.nan
         correlation: Array = (table @ table.T) / table.shape[1] / np.outer(spread, spread)
         return correlation
 

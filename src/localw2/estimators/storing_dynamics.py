@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -40,6 +41,7 @@ def store_ode(estimator: Any) -> Stored:
         "functions": {name: _described(value) for name, value in functions.items()},
         "laws": None,
         "t0": estimator.t0_,
+        "step": estimator.model_.step_size,
         "n_states": estimator.n_states_,
         "n_observed": estimator.n_observed_,
         "seed": estimator._parameter_seed,
@@ -50,8 +52,7 @@ def store_ode(estimator: Any) -> Stored:
             name: [type(law).__name__.lower(), law.mean, law.std] for name, law in field.law.laws.items()
         }
     tensors = {f"field.{name}": value for name, value in field.state_dict().items()}
-    if estimator.model_.state_size is not None:
-        tensors["state_size"] = estimator.model_.state_size
+    tensors["state_size"] = estimator.model_.state_size
     if hasattr(estimator, "fit_"):
         settings["fit"], history = stored_fit(estimator.fit_)
         tensors |= history
@@ -64,7 +65,7 @@ def restore_ode(estimator: Any, stored: Stored, field: Any, observe: Any) -> Non
         raise ValueError(f"this is a stored {stored.kind}, not a {KIND}; use the class that saved it.")
     try:
         _fill(estimator, stored, {"field": field, "observe": observe})
-    except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
+    except (KeyError, TypeError, AttributeError, IndexError, RuntimeError, OverflowError) as error:
         raise ValueError(f"the parts of this stored {KIND} do not fit together: {error!r}.") from error
 
 
@@ -75,6 +76,7 @@ def _fill(estimator: Any, stored: Stored, given: dict[str, Any]) -> None:
     laws = None if settings["laws"] is None else {n: _law(*v) for n, v in settings["laws"].items()}
     estimator.set_params(**parameters, **functions, parameters=laws)
     estimator._check_settings()
+    estimator._config(0, "")
     d, p = whole_number(settings["n_states"]), whole_number(settings["n_observed"])
     estimator.n_states_, estimator.n_observed_, estimator.t0_ = d, p, float(settings["t0"])
     tensors = stored.tensors
@@ -82,9 +84,9 @@ def _fill(estimator: Any, stored: Stored, given: dict[str, Any]) -> None:
     restored = _network(parameters, d, state) if laws is None else _named(functions["field"], laws, state)
     restored.load_state_dict(state)
     start = torch.tensor([estimator.t0_], dtype=torch.float64)
-    solver = {name: parameters[name] for name in ("method", "rtol", "atol", "step_size")}
-    size = tensors.get("state_size")
-    if size is not None and (sized_array("state_size", size, d) <= 0).any():
+    solver = {name: parameters[name] for name in ("method", "rtol", "atol")} | {"step_size": settings["step"]}
+    size = tensors["state_size"]
+    if (sized_array("state_size", size, d) <= 0).any():
         raise ValueError("state_size is not positive.")
     estimator.model_ = RandomODE(restored, start, **solver, state_size=size).eval()
     seed = whole_number(settings["seed"], 0)
@@ -101,6 +103,10 @@ def _network(parameters: dict[str, Any], d: int, state: dict[str, Tensor]) -> Ra
 
 
 def _named(function: Callable[..., Any], laws: dict[str, Law], state: dict[str, Tensor]) -> RandomField:
+    # Counted before a law of the stated size is made: a small file must not ask for memory.
+    stated = [state[f"law.{name}"].numel() for name in ("location", "shared")]
+    if sum(stated) != len(laws):
+        raise ValueError(f"there are {len(laws)} parameters, but {stated} values of them.")
     law = ParameterLaw(laws)
     for name, value in law.state_dict().items():
         sized_array(name, state[f"law.{name}"], *value.shape)
@@ -127,6 +133,20 @@ def source_hash(function: Any) -> str | None:
         return hashlib.sha256(inspect.getsource(function).encode()).hexdigest()
     except (OSError, TypeError):
         return None
+
+
+def function_print(function: Any) -> str:
+    """What tells a function from another: its source, and the plain values that it takes from outside."""
+    if function is None or isinstance(function, str):
+        return ""
+    try:
+        outside = inspect.getclosurevars(inspect.unwrap(function))
+        values: dict[str, Any] = {**outside.nonlocals, **outside.globals}
+    except TypeError:  # an object with __call__, or a partial
+        values = {**getattr(function, "__dict__", {}), "partial": repr(function)}
+    plain = {name: v.tolist() if hasattr(v, "tolist") else v for name, v in values.items()}
+    printed = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(sorted(plain.items(), key=lambda item: item[0])))
+    return hashlib.sha256(f"{source_hash(function)}{printed}".encode()).hexdigest()
 
 
 def _function(name: str, described: Any, given: Any) -> Any:

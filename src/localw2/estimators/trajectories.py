@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
-from scipy.spatial.distance import cdist
+from scipy.spatial import cKDTree
 
 from localw2._validation import Array, as_array, check_radius
 from localw2.balls import Balls
@@ -32,8 +32,11 @@ class Trajectories:
     values: Array
 
     @classmethod
-    def of(cls, Y: Any, t: Any, y0: Any = None, t0: Any = None) -> Trajectories:
-        """Check and flatten; see ``LocalW2ODE.fit`` for the forms of Y and t."""
+    def of(cls, Y: Any, t: Any, y0: Any = None, t0: Any = None, all_seen: bool = True) -> Trajectories:
+        """Check and flatten; see ``LocalW2ODE.fit`` for the forms of Y and t.
+
+        ``all_seen`` says that Y holds the states themselves, so that y0 must have as many.
+        """
         paths, times = _paths_and_times(Y, t)
         for i, (path, own) in enumerate(zip(paths, times, strict=True)):
             _check_path(i, path, own)
@@ -42,7 +45,7 @@ class Trajectories:
             if not mask.any():
                 raise ValueError(f"trajectory {i} has no complete observation (a NaN in every row); drop it.")
         start = _start(times, t0, given=y0 is not None)
-        initial = _initial(y0, paths, times, seen, start)
+        initial = _initial(y0, paths, times, seen, start, all_seen)
         number = np.concatenate([np.full(int(mask.sum()), i) for i, mask in enumerate(seen)])
         time = np.concatenate([own[mask] for own, mask in zip(times, seen, strict=True)]) - start
         values = np.concatenate([path[mask] for path, mask in zip(paths, seen, strict=True)])
@@ -59,24 +62,30 @@ class Trajectories:
         """Number of trajectories."""
         return len(self.initial)
 
-    def units(self) -> tuple[Array, Array, Array]:
-        """Mean and spread (d,) of the states, and the size of their slopes: the units of a network."""
-        spread = self.values.std(0)
-        spread = np.where(spread > 1e-12 * np.abs(self.values).max(0), spread, 1.0)
-        order = np.lexsort((self.time, self.number))
-        same = np.diff(self.number[order]) == 0
-        steps = np.diff(self.time[order])[same, None]
-        slopes = (
-            np.diff(self.values[order], axis=0)[same] / steps if same.any() else np.zeros((1, len(spread)))
-        )
-        size = np.sqrt((slopes**2).mean(0))
-        usual = spread / float(np.ptp(self.time))
-        return self.values.mean(0), spread, np.where(size > 1e-6 * usual, size, usual)
+    def units(self, slopes: Array | None) -> tuple[Array, Array, Array]:
+        """Location and size (d,) of the states, and the size of their slopes: the units of a network.
+
+        Only states far from 0 for their spread (temperatures in kelvin) are moved there.
+        """
+        mean, std = self.values.mean(0), self.values.std(0)
+        location = np.where(np.abs(mean) > 3 * std, mean, 0.0)
+        size = np.sqrt(((self.values - location) ** 2).mean(0))
+        size = np.where(size > 1e-12 * np.abs(self.values).max(0), size, 1.0)
+        usual = size / float(np.ptp(self.time))
+        slope = np.sqrt((slopes**2).mean(0)) if slopes is not None else usual
+        return location, size, np.where(slope > 1e-6 * usual, slope, usual)
 
     def state_size(self) -> Array:
-        """The largest size (d,) of each state, the unit of the solver's absolute tolerance."""
-        size = np.maximum(np.abs(self.values).max(0), np.abs(self.initial).max(0))
-        return np.where(size > 0, size, 1.0)
+        """The largest size (d,) of each state, the unit of the solver's absolute tolerance.
+
+        Of states that are not observed only the initial ones are known; one that starts at 0 takes the size
+        of the largest.
+        """
+        size = np.abs(self.initial).max(0)
+        if self.values.shape[1] == len(size):
+            size = np.maximum(np.abs(self.values).max(0), size)
+        sizes: Array = np.where(size > 0, size, size.max() or 1.0)
+        return sizes
 
     def singles(self) -> Rows:
         """Every observation a row."""
@@ -98,6 +107,9 @@ class Trajectories:
         a, b = np.concatenate(first), np.concatenate(second)
         if len(a) == 0:
             raise ValueError("no trajectory has two observations; fit such snapshots with linked=False.")
+        # A slope over next to no time is all rounding error.
+        wide = self.time[b] - self.time[a] >= 0.1 * lag
+        a, b = (a[wide], b[wide]) if wide.any() else (a, b)
         times = np.column_stack([self.time[a], self.time[b]])
         slopes = (self.values[b] - self.values[a]) / np.diff(times)
         return Rows(self.number[a], times, np.hstack([self.values[a], slopes]))
@@ -121,7 +133,7 @@ class Rows:
         sorted_times = self.times[order, 0]
         same = np.flatnonzero(np.diff(sorted_times) > 1e-9 * max(sorted_times[-1], 1e-300)) + 1
         groups: list[Array] = np.split(order, same)
-        if len(order) / len(groups) < 0.25 * n_trajectories:
+        if len(order) / len(groups) < max(2, 0.25 * n_trajectories):
             count = max(1, round(len(order) / min(WINDOW_ROWS, max(n_trajectories, 2))))
             return list(np.array_split(order, count))
         if most is None or len(groups) <= most:
@@ -162,14 +174,15 @@ class Rows:
         Subtracting any fixed function from both samples keeps the truth optimal for the debiased loss; this
         one takes out what different initial states and times add to a ball's spread. It is fitted to the
         same rows, which makes residuals too small by :math:`\sqrt{1 - h}` with h the leverage: they are
-        divided by it. Windows with fewer than three rows for each coefficient are left as they are.
+        divided by it. With few rows the error of the fit itself would still bias the spread (by 5 % at 6
+        rows a coefficient), so windows with fewer than 15 rows for each are left as they are.
         """
         center = np.zeros_like(self.target)
         for window in windows:
             design = np.column_stack([np.ones(len(window)), initial[self.number[window]], self.times[window]])
             left, values, _ = np.linalg.svd(design - np.r_[0, design[:, 1:].mean(0)], full_matrices=False)
             basis = left[:, values > 1e-8 * values[0]]
-            if basis.shape[1] == 1 or len(window) < 3 * basis.shape[1]:
+            if basis.shape[1] == 1 or len(window) < 15 * basis.shape[1]:
                 continue
             target = self.target[window]
             residual = target - basis @ (basis.T @ target)
@@ -213,17 +226,16 @@ def near_initial(initial: Array, delta: Any, norm: Norm | None) -> list[Near]:
             for b in range(hoods.n_balls)
         ]
     spread = np.ptp(initial, axis=0)
-    if spread.max() <= 1e-9 * max(1.0, float(np.abs(initial).max())) or n <= 20:
+    if n <= 20 or not (spread > 1e-9 * np.abs(initial).max(0)).any():
         return [Near(everyone, everyone)]
     x = initial / np.where(spread > 0, spread, 1.0) if norm is None else norm.embed(initial)
     k = min(n, 150, max(20, n // 5))
-    distances = cdist(x, x)
-    members = {
-        tuple(np.sort(np.argsort(distances[c])[:k])) for c in _spread_out(distances, math.ceil(3 * n / k))
-    }
+    tree = cKDTree(x)
+    _, found = tree.query(x[_spread_out(x, math.ceil(3 * n / k))], k=k)
+    members = {tuple(ball) for ball in np.sort(found, axis=1)}
     # Whoever is in no ball so far is the centre of one more.
     for c in sorted(set(range(n)) - {i for ball in members for i in ball}):
-        members.add(tuple(np.sort(np.argsort(distances[c])[:k])))
+        members.add(tuple(np.sort(tree.query(x[c], k=k)[1])))
     return [Near(mask, mask) for mask in (_mask(np.array(ball), n) for ball in sorted(members))]
 
 
@@ -233,13 +245,13 @@ def _mask(chosen: Array, n: int) -> Array:
     return mask
 
 
-def _spread_out(distances: Array, count: int) -> list[int]:
+def _spread_out(x: Array, count: int) -> list[int]:
     """Rows far from each other: each is the farthest from those before it."""
-    chosen = [int(distances.sum(1).argmin())]
-    nearest = distances[chosen[0]]
-    while len(chosen) < min(count, len(distances)):
+    chosen = [int(((x - x.mean(0)) ** 2).sum(1).argmin())]
+    nearest = ((x - x[chosen[0]]) ** 2).sum(1)
+    while len(chosen) < min(count, len(x)):
         chosen.append(int(nearest.argmax()))
-        nearest = np.minimum(nearest, distances[chosen[-1]])
+        nearest = np.minimum(nearest, ((x - x[chosen[-1]]) ** 2).sum(1))
     return chosen
 
 
@@ -286,19 +298,15 @@ def _paths_and_times(Y: Any, t: Any) -> tuple[list[Array], list[Array]]:
 
 
 def _numbers(values: Any, name: str) -> Array:
-    """An array of floats in which NaN means missing; infinities are refused."""
-    if isinstance(values, np.ndarray) and values.dtype.kind in "fiu":
-        array = values.astype(np.float64)
-    else:
-        try:
-            array = np.asarray(values, dtype=np.float64)
+    """An array of float64 in which NaN means missing."""
+    if isinstance(values, str) or np.ndim(values) == 0:
+        raise ValueError(f"{name} is {type(values).__name__}, not an array of numbers.")
+    if hasattr(values, "to_numpy"):
+        try:  # pandas' own types have a sign of their own for what is missing
+            values = values.to_numpy(dtype=np.float64, na_value=np.nan)
         except (TypeError, ValueError):
-            raise ValueError(f"{name} is not an array of numbers; NaN stands for what is missing.") from None
-    if array.size == 0 or array.ndim == 0:
-        raise ValueError(f"{name} has shape {array.shape}; there is nothing to learn from.")
-    if np.isinf(array).any():
-        raise ValueError(f"{name} has infinite values; write NaN where an observation is missing.")
-    return array
+            values = values.to_numpy()
+    return as_array(values, name, missing=True).astype(np.float64)
 
 
 def _check_path(i: int, path: Array, times: Array) -> None:
@@ -325,7 +333,8 @@ def _start(times: list[Array], t0: Any, given: bool) -> float:
         array = as_array([t0], "t0")
         return float(array[0])
     firsts = np.array([np.nanmin(own) for own in times])
-    if not given and np.ptp(firsts) > 1e-9 * max(1.0, float(np.abs(firsts).max())):
+    span = max(float(np.nanmax(own)) for own in times) - firsts.min()
+    if not given and np.ptp(firsts) > 1e-9 * span:
         raise ValueError(
             f"trajectories begin at different times ({firsts.min():.6g} to {firsts.max():.6g}), so their "
             "first observations are not states of one time; give y0 (and t0, the time at which it holds)."
@@ -333,10 +342,12 @@ def _start(times: list[Array], t0: Any, given: bool) -> float:
     return float(firsts.min())
 
 
-def _initial(y0: Any, paths: list[Array], times: list[Array], seen: list[Array], start: float) -> Array:
+def _initial(
+    y0: Any, paths: list[Array], times: list[Array], seen: list[Array], start: float, all_seen: bool
+) -> Array:
     if y0 is None:
         for i, (own, mask) in enumerate(zip(times, seen, strict=True)):
-            if not mask[0] or own[0] != start:
+            if not mask[0] or own[0] - start > 1e-9 * (own[-1] - own[0]):
                 raise ValueError(
                     f"trajectory {i} has no complete observation at the initial time {start:.6g}, so its "
                     "initial state is unknown; give y0 (one row for each trajectory, or one for all)."
@@ -345,7 +356,7 @@ def _initial(y0: Any, paths: list[Array], times: list[Array], seen: list[Array],
     initial = as_array(y0 if np.ndim(y0) else [y0], "y0").astype(np.float64)
     n = len(paths)
     if initial.ndim == 1:
-        one_state_each = len(initial) == n and paths[0].shape[1] == 1
+        one_state_each = all_seen and len(initial) == n and paths[0].shape[1] == 1
         initial = initial[:, None] if one_state_each else np.broadcast_to(initial, (n, len(initial)))
     if initial.ndim != 2 or len(initial) != n:
         raise ValueError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any, final
 
 import torch
@@ -27,9 +28,9 @@ class RandomODE(RandomMap):
     ``model(y0, omega)`` gives the states (n, T, d) at ``times`` (T,), the first of which is that of y0.
     All trajectories are solved in one batch by torchdiffeq: ``method`` "dopri5" and other adaptive ones to
     the tolerances (in the worst trajectory, not on average; ``atol`` is in units of ``state_size`` (d,), if
-    that is given), or "rk4", "midpoint", "euler" with fixed steps
-    of at most ``step_size`` (by default the steps between times). A solution that needs more than
-    ``max_evaluations`` of the field is given up with a ``SolverError``.
+    that is given), or "rk4", "midpoint", "euler" with equal steps of at most ``step_size`` from each time
+    to the next (one step, by default). A solution that needs more than ``max_evaluations`` of the field is
+    given up with a ``SolverError``.
 
     >>> from localw2.models.fields import FunctionField
     >>> from localw2.models.laws import Shared
@@ -91,33 +92,35 @@ class RandomODE(RandomMap):
         odeint = _odeint()
         field = _Counted(self.field.bind(omega), self.max_evaluations)
         adaptive = self.method in ADAPTIVE
-        options: dict[str, Any] = {"norm": worst_trajectory} if adaptive else {}
-        if not adaptive and self.step_size is not None:
-            options["step_size"] = self.step_size
+        options: dict[str, Any] = {"norm": worst_trajectory}
+        if not adaptive:
+            options = {"grid_constructor": lambda f, y0, t: _subdivided(t, self.step_size)}
         atol = self.atol if self.state_size is None else self.atol * self.state_size
         try:
             path: Tensor = odeint(
                 field, y0, self.times, rtol=self.rtol, atol=atol, method=self.method, options=options
             )
         except AssertionError as error:  # how torchdiffeq tells of steps that vanish or states that overflow
-            raise self._failure(
-                f"the solver stopped at t = {field.t:.4g} ({error})", field.y, omega
-            ) from error
+            what = f"the solver stopped at t = {float(field.t):.4g} ({error})"
+            raise self._failure(what, field.t, field.y, omega) from error
         except _TooManyEvaluations:
             raise self._failure(
-                f"t = {field.t:.4g} of {float(self.times[-1]):.4g} was reached after {self.max_evaluations} "
-                "evaluations of the field",
+                f"t = {float(field.t):.4g} of {float(self.times[-1]):.4g} was reached after "
+                f"{self.max_evaluations} evaluations of the field",
+                field.t,
                 field.y,
                 omega,
             ) from None
         if not math.isfinite(float(path.detach().sum())):
-            raise self._failure("the solution is not finite", path[-1], omega)
+            raise self._failure("the solution is not finite", self.times[-1], path[-1], omega)
         return path.movedim(0, 1)
 
     @torch.no_grad()
-    def _failure(self, what: str, y: Tensor, omega: Any) -> SolverError:
+    def _failure(self, what: str, t: Tensor, y: Tensor, omega: Any) -> SolverError:
         size = y.detach().abs().amax(1).nan_to_num(nan=math.inf)
         worst = int(size.argmax())
+        if bool(torch.isfinite(y).all()) and not bool(torch.isfinite(self.field.bind(omega)(t, y)).all()):
+            what += ", where the field gives values that are not finite"
         parameters = self.field.parameters_of(omega)
         named = ", ".join(f"{name} = {float(value[worst]):.4g}" for name, value in parameters.items())
         state = ", ".join(f"{v:.3g}" for v in y[worst].tolist())
@@ -137,6 +140,17 @@ def _odeint() -> Any:
     return odeint
 
 
+def _subdivided(times: Tensor, step: float | None) -> Tensor:
+    """The times with equal steps of at most ``step`` between them, so that every time is a step's end."""
+    if step is None:
+        return times
+    parts = [
+        torch.linspace(a, b, math.ceil((b - a) / step * (1 - 1e-9)) + 1, dtype=times.dtype)[:-1]
+        for a, b in pairwise(times.tolist())
+    ]
+    return torch.cat([*parts, times[-1:].cpu()]).to(times.device)
+
+
 class _TooManyEvaluations(Exception):
     pass
 
@@ -146,10 +160,11 @@ class _Counted:
 
     def __init__(self, field: Field, limit: int) -> None:
         self._field, self._left = field, limit
-        self.t, self.y = 0.0, torch.empty(0)
+        self.t, self.y = torch.tensor(0.0), torch.empty(0)
 
     def __call__(self, t: Tensor, y: Tensor) -> Tensor:
-        self.t, self.y = float(t.detach()), y
+        if self.y.numel() == 0 or math.isfinite(float(t.detach())):
+            self.t, self.y = t.detach(), y.detach()
         if self._left == 0:
             raise _TooManyEvaluations
         self._left -= 1

@@ -192,7 +192,7 @@ class FunctionField(RandomField):
         super().__init__()
         self.function = function
         self.law = ParameterLaw(laws, generator=generator)
-        self._call = _calling(function, list(laws))
+        self._by_name = _takes_names(function, list(laws))
 
     def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """Noise of the random parameters."""
@@ -201,8 +201,14 @@ class FunctionField(RandomField):
     def bind(self, omega: Tensor) -> Field:
         """Parameters from noise, once for all times."""
         parameters = self.law(omega)
-        mapped = torch.vmap(self._call, in_dims=(None, 0, 0))
+        mapped = torch.vmap(self._one, in_dims=(None, 0, 0))
         return lambda t, y: mapped(t.to(y.dtype), y, parameters)
+
+    def _one(self, t: Tensor, y: Tensor, parameters: dict[str, Tensor]) -> Tensor:
+        """The slopes of one trajectory."""
+        by_name = self._by_name
+        slope = self.function(t, y, **parameters) if by_name else self.function(t, y, parameters)
+        return _checked(slope, y)
 
     def parameters_of(self, omega: Tensor) -> dict[str, Tensor]:
         """The values that these omegas stand for."""
@@ -215,20 +221,21 @@ def parameter_names(function: Callable[..., Any]) -> list[str]:
     return [p.name for p in _arguments(function)[2:] if p.default is inspect.Parameter.empty]
 
 
-def _calling(
-    function: Callable[..., Any], names: list[str]
-) -> Callable[[Tensor, Tensor, dict[str, Tensor]], Any]:
-    """How to pass the parameters: each by its name, or all as one dict."""
+def _takes_names(function: Callable[..., Any], names: list[str]) -> bool:
+    """Whether the parameters are passed each by its name, or all as one dict."""
     arguments = _arguments(function)
+    if clash := sorted({p.name for p in arguments[:2]} & set(names)):
+        raise ValueError(f"the parameter {clash[0]!r} has the name of the field's time or state; rename it.")
+    if any(p.kind is p.POSITIONAL_ONLY for p in arguments[2:]):
+        raise ValueError("the field takes its parameters by position only; drop the '/' so that names work.")
     known = {p.name for p in arguments[2:]}
-    anything = any(
-        p.kind is inspect.Parameter.VAR_KEYWORD for p in inspect.signature(function).parameters.values()
-    )
+    everything = inspect.signature(function).parameters.values()
+    anything = any(p.kind is p.VAR_KEYWORD for p in everything)
     required = parameter_names(function)
     if anything or (set(names) <= known and set(required) <= set(names)):
-        return lambda t, y, parameters: _checked(function(t, y, **parameters), y)
+        return True
     if len(arguments) == 3 and arguments[2].name in _ALL_AT_ONCE:
-        return lambda t, y, parameters: _checked(function(t, y, parameters), y)
+        return False
     raise ValueError(
         f"the field takes {', '.join(required) or 'nothing'} after (t, y), but the parameters are "
         f"{', '.join(names)}. Name them alike, as in def field(t, y, {', '.join(names)})."

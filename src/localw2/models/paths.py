@@ -12,8 +12,11 @@ from torch import Tensor
 from localw2.models.base import RandomMap, check_rows_of, source
 from localw2.models.dynamics import RandomODE
 
-# With more distinct times than this, states are interpolated from a grid of so many steps.
-GRID_STEPS = 128
+# With more distinct times than this, states are interpolated from so many (more where that is coarse).
+KNOTS = 128
+MAX_KNOTS = 2048
+# The error of interpolation that is accepted, in units of the spread of what is observed.
+ACCEPTED = 1e-3
 
 # States (..., d) to what is observed of them (..., p).
 Observe = Callable[[Tensor], Tensor]
@@ -28,15 +31,19 @@ class ObservedPaths(RandomMap):
     :math:`[y(t_1),\; (y(t_2) - y(t_1)) / (t_2 - t_1)]`, (2p,): where the trajectory is and how it goes on,
     which only a model with the right law of whole paths gets right.
 
-    Every trajectory is solved once for all its rows. Up to 128 distinct times are solved for as they are;
-    of more, states come from a grid of 128 steps by cubic interpolation (an error of order 1/128^4).
+    Every trajectory is solved once for all its rows. Up to ``knots`` distinct times are solved for as they
+    are. Of more, so many are solved for, closer where observations are, and the others come by cubic
+    interpolation; ``refine`` adds knots until its error is below a thousandth of the spread.
     """
 
-    def __init__(self, ode: RandomODE, n_times: int, observe: Observe | None = None) -> None:
+    def __init__(
+        self, ode: RandomODE, n_times: int, observe: Observe | None = None, knots: int = KNOTS
+    ) -> None:
         super().__init__()
         self.ode = ode
         self.n_times = n_times
         self.observe = observe
+        self.knots = knots
 
     def draw(self, n: int, generator: torch.Generator | None = None) -> Any:
         """Latent variables of n trajectories (not rows)."""
@@ -50,8 +57,28 @@ class ObservedPaths(RandomMap):
         """Several draws of every trajectory, (S, rows, p or 2p)."""
         return self._outputs(x, n_draws, None, generator)
 
+    @torch.no_grad()
+    def interpolation_error(self, x: Tensor, generator: torch.Generator | None = None) -> float:
+        """The largest error of interpolation at these rows, one draw, in units of the spread of outputs."""
+        layout = _Layout.of(x, self.n_times, self.knots)
+        if layout.weights is None:
+            return 0.0
+        omega = self.draw(len(layout.initial), source(generator, x.device))
+        exact = ObservedPaths(self.ode, self.n_times, self.observe, knots=len(x) * self.n_times)
+        values = exact(x, omega)
+        gap = (self(x, omega) - values).abs().amax(0)
+        return float((gap / values.std(0).clamp_min(torch.finfo(x.dtype).tiny)).max())
+
+    def refine(self, x: Tensor, generator: torch.Generator | None = None) -> float:
+        """Double the knots until interpolation is accurate at these rows; the error that is left."""
+        error = self.interpolation_error(x, generator)
+        while error > ACCEPTED and self.knots < MAX_KNOTS:
+            self.knots *= 2
+            error = self.interpolation_error(x, generator)
+        return error
+
     def _outputs(self, x: Tensor, n_draws: int, omega: Any, generator: torch.Generator | None) -> Tensor:
-        layout = _Layout.of(x, self.n_times)
+        layout = _Layout.of(x, self.n_times, self.knots)
         n = len(layout.initial)
         if omega is None:
             omega = self.draw(n_draws * n, source(generator, x.device))
@@ -78,25 +105,24 @@ class _Layout:
     weights: Tensor | None  # (rows, q, points, 1)
 
     @classmethod
-    def of(cls, x: Tensor, n_times: int) -> _Layout:
+    def of(cls, x: Tensor, n_times: int, knots: int) -> _Layout:
         check_rows_of(x)
         numbers, trajectory = torch.unique(x[:, 0], return_inverse=True)
         first = torch.zeros(len(numbers), dtype=torch.int64, device=x.device)
         first[trajectory] = torch.arange(len(x), device=x.device)
         initial, times = x[first, 1 + n_times :], x[:, 1 : 1 + n_times]
         distinct, which = torch.unique(times, return_inverse=True)
-        if len(distinct) <= GRID_STEPS:
-            solved, shift = distinct, 0
-            if float(distinct[0]) > 0:
-                solved, shift = torch.cat([distinct.new_zeros(1), distinct]), 1
-            places = (trajectory[:, None] * len(solved) + which + shift)[..., None]
-            return cls(initial, solved, places, None)
-        solved = torch.linspace(0, float(distinct[-1]), GRID_STEPS + 1, dtype=x.dtype, device=x.device)
-        at = times * (GRID_STEPS / float(distinct[-1]))
-        base = at.floor().long().sub(1).clamp(0, GRID_STEPS - 3)
-        offset = at - base
-        places = trajectory[:, None, None] * len(solved) + base[..., None] + torch.arange(4, device=x.device)
-        return cls(initial, solved, places, _cubic(offset)[..., None])
+        if float(distinct[0]) > 0:  # the initial time, at which nothing is observed
+            distinct, which = torch.cat([distinct.new_zeros(1), distinct]), which + 1
+        if len(distinct) <= knots + 1:
+            places = (trajectory[:, None] * len(distinct) + which)[..., None]
+            return cls(initial, distinct, places, None)
+        solved = _thinned(distinct.double(), knots)
+        base = (torch.searchsorted(solved, times.double().contiguous()) - 2).clamp(0, len(solved) - 4)
+        base = base[..., None] + torch.arange(4, device=x.device)
+        places = trajectory[:, None, None] * len(solved) + base
+        weights = _cubic(solved[base], times.double()[..., None]).to(x.dtype)
+        return cls(initial, solved, places, weights[..., None])
 
     def at_rows(self, values: Tensor) -> Tensor:
         """(S, trajectories, solved times, p) to (S, rows, q, p)."""
@@ -105,7 +131,21 @@ class _Layout:
         return points.squeeze(3) if self.weights is None else (points * self.weights).sum(3)
 
 
-def _cubic(u: Tensor) -> Tensor:
-    """Weights (..., 4) of the points 0, 1, 2, 3 in the cubic through them at u (Lagrange)."""
-    a, b, c, d = u, u - 1, u - 2, u - 3
-    return torch.stack([-b * c * d / 6, a * c * d / 2, -a * b * d / 2, a * b * c / 6], -1)
+def _thinned(times: Tensor, count: int) -> Tensor:
+    """Some of many rising times, ends included: every so-many-th, but none closer than span / 100 count."""
+    chosen = times[torch.linspace(0, len(times) - 1, count + 1, device=times.device).round().long()]
+    cell = ((chosen - chosen[0]) * (100 * count / float(chosen[-1] - chosen[0]))).floor()
+    apart = torch.cat([cell[:-1] < cell[1:], torch.ones(1, dtype=torch.bool, device=times.device)])
+    apart[0] = True
+    kept = chosen[apart]
+    return kept if len(kept) >= 4 else torch.linspace(float(times[0]), float(times[-1]), 5).to(times)
+
+
+def _cubic(points: Tensor, t: Tensor) -> Tensor:
+    """Weights (..., 4) of values at points (..., 4) in the cubic through them at t (..., 1) (Lagrange)."""
+    weights = []
+    for i in range(4):
+        others = [j for j in range(4) if j != i]
+        factors = [(t[..., 0] - points[..., j]) / (points[..., i] - points[..., j]) for j in others]
+        weights.append(factors[0] * factors[1] * factors[2])
+    return torch.stack(weights, -1)
