@@ -58,6 +58,15 @@ def spread_error(truth: FourStates, paths: Any) -> float:
     return float((np.abs(paths.std(0)[1:] - exact) / exact).mean())
 
 
+def correlation_error(truth: FourStates, paths: Any) -> float:
+    """Mean error of the correlations between t = .5, 1, 1.5, 2 of each state, paths (S, T, 4) from ones."""
+    omega = np.linspace(-truth.sigma, truth.sigma, 4001)
+    exact = truth.paths(np.ones((len(omega), 4)), omega)
+    at = [25, 50, 75, 100]
+    gaps = [np.corrcoef(paths[:, at, i].T) - np.corrcoef(exact[:, at, i].T) for i in range(4)]
+    return float(np.abs(np.array(gaps))[:, *np.triu_indices(4, 1)].mean())
+
+
 def mean_model(truth: FourStates, y0: Any, states: Any) -> tuple[Any, Any]:
     """Trajectories and field of the ODE with the mean field: no spread at all."""
     matrix = truth.matrix(np.linspace(-truth.sigma, truth.sigma, 4001)).mean(0)

@@ -464,7 +464,7 @@ def test_a_checkpoint_of_another_fit_is_refused_and_touches_nothing(tmp_path):
     other = "is the checkpoint of another fit: "
     refused(other + "learning_rate, seed differ. Resume with the same ones", learning_rate=0.5, seed=1)
     refused(other + "max_epochs differ", max_epochs=9)
-    refused(other + "fingerprint differ", fingerprint="concrete, split 3")
+    refused(other + "settings, data or functions of the estimator differ", fingerprint="concrete, split 3")
     refused(other + "the model differ", RandomMLP(1, width=9))
     refused(other + "the model differ", RandomMLP(1, width=8, residual=False))  # the same shapes
     refused(other + "the model differ", RandomMLP(1, width=8, activation="tanh"))
