@@ -68,7 +68,7 @@ class Trajectories:
         Only states far from 0 for their spread (temperatures in kelvin) are moved there.
         """
         mean, std = self.values.mean(0), self.values.std(0)
-        location = np.where(np.abs(mean) > 3 * std, mean, 0.0)
+        location = np.where(np.abs(mean) > 10 * std, mean, 0.0)
         size = np.sqrt(((self.values - location) ** 2).mean(0))
         size = np.where(size > 1e-12 * np.abs(self.values).max(0), size, 1.0)
         usual = size / float(np.ptp(self.time))
