@@ -101,12 +101,12 @@ class TestWindowsAndBalls:
         assert len(near) == 1
         assert near[0].members.all()
 
-    @pytest.mark.parametrize("n", [21, 100, 700])
+    @pytest.mark.parametrize("n", [151, 700, 3000])
     def test_spread_starts_put_every_trajectory_in_a_ball(self, n):
         near = near_initial(np.random.default_rng(0).normal(size=(n, 3)), "auto", None)
         members = np.stack([ball.members for ball in near])
         assert members.any(0).all()
-        assert (members.sum(1) == min(150, max(20, n // 5))).all()
+        assert (members.sum(1) == 150).all()
         assert 1 <= members.sum(0).mean() <= 6
 
     def test_the_scale_does_not_depend_on_units_and_has_a_floor(self):
@@ -212,7 +212,7 @@ class TestForms:
 
     @pytest.mark.parametrize("unit", [1.0, 1e-10, 1e10])
     def test_spread_starts_are_seen_in_any_unit(self, unit):
-        starts = np.column_stack([np.full(60, 1e6), unit * np.random.default_rng(0).uniform(1, 9, 60)])
+        starts = np.column_stack([np.full(400, 1e6), unit * np.random.default_rng(0).uniform(1, 9, 400)])
         assert len(near_initial(starts, "auto", None)) > 1
 
     def test_one_state_for_all_when_only_a_part_is_seen(self):

@@ -16,6 +16,8 @@ from localw2.norms import Norm
 
 # Observations of one time window where trajectories have times of their own.
 WINDOW_ROWS = 100
+# Trajectories a ball where they start apart.
+NEAR = 150
 # The lag of a pair of observations, as a fraction of the observed span of time.
 LAG = 0.05
 
@@ -214,8 +216,9 @@ class Near:
 def near_initial(initial: Array, delta: Any, norm: Norm | None) -> list[Near]:
     """Balls of trajectories by initial state: of radius delta, or by a rule for "auto".
 
-    The rule: one ball if all start alike. Else a fifth of the trajectories a ball (20 to 150), around
-    as many centres, spread out, as put each trajectory in about three balls.
+    The rule: one ball if all start alike or there are at most 150, since what is linear in the start is taken
+    out of it. Else the nearest 150 of some centres, spread out, so many that each trajectory is in about
+    three balls.
     """
     n = len(initial)
     everyone = np.ones(n, bool)
@@ -226,16 +229,17 @@ def near_initial(initial: Array, delta: Any, norm: Norm | None) -> list[Near]:
             for b in range(hoods.n_balls)
         ]
     spread = np.ptp(initial, axis=0)
-    if n <= 20 or not (spread > 1e-9 * np.abs(initial).max(0)).any():
+    if n <= NEAR or not (spread > 1e-9 * np.abs(initial).max(0)).any():
         return [Near(everyone, everyone)]
     x = initial / np.where(spread > 0, spread, 1.0) if norm is None else norm.embed(initial)
-    k = min(n, 150, max(20, n // 5))
     tree = cKDTree(x)
-    _, found = tree.query(x[_spread_out(x, math.ceil(3 * n / k))], k=k)
+    _, found = tree.query(x[_spread_out(x, math.ceil(3 * n / NEAR))], k=NEAR)
     members = {tuple(ball) for ball in np.sort(found, axis=1)}
-    # Whoever is in no ball so far is the centre of one more.
-    for c in sorted(set(range(n)) - {i for ball in members for i in ball}):
-        members.add(tuple(np.sort(tree.query(x[c], k=k)[1])))
+    left = set(range(n)) - set(found.ravel().tolist())
+    while left:  # whoever is in no ball so far is the centre of one more
+        ball = np.sort(tree.query(x[min(left)], k=NEAR)[1])
+        members.add(tuple(ball))
+        left -= set(ball.tolist())
     return [Near(mask, mask) for mask in (_mask(np.array(ball), n) for ball in sorted(members))]
 
 
