@@ -103,7 +103,7 @@ class TestWindowsAndBalls:
 
     @pytest.mark.parametrize("n", [151, 700, 3000])
     def test_spread_starts_put_every_trajectory_in_a_ball(self, n):
-        near = near_initial(np.random.default_rng(0).normal(size=(n, 3)), "auto", None)
+        near = near_initial(np.random.default_rng(0).normal(9, 1, size=(n, 3)), "auto", None)
         members = np.stack([ball.members for ball in near])
         assert members.any(0).all()
         assert (members.sum(1) == 150).all()
@@ -209,6 +209,10 @@ class TestForms:
         Y, t = paths(n=3)
         rows = Trajectories.of(Y, t + np.array([[0.0], [0.01], [0.02]]) * (t > 0)).singles()
         assert min(map(len, rows.windows(3, None))) >= 2
+
+    def test_starts_around_zero_have_smaller_balls(self):
+        near = near_initial(np.random.default_rng(0).normal(size=(150, 2)), "auto", None)
+        assert {int(ball.members.sum()) for ball in near} == {30}
 
     @pytest.mark.parametrize("unit", [1.0, 1e-10, 1e10])
     def test_spread_starts_are_seen_in_any_unit(self, unit):

@@ -74,8 +74,8 @@ class LocalW2ODE(BaseEstimator):  # type: ignore[misc]
     max_times : int or None
         Of a common grid of times at most so many are compared, evenly spread; None compares all.
     delta : "auto" or float
-        Radius of the balls of initial states. "auto" is one ball if all start alike or there are at most
-        150 trajectories, else the nearest 150.
+        Radius of the balls of initial states. "auto" is one ball if all start alike, else the nearest 150
+        trajectories (a fifth of all, 20 to 150, where initial states lie around 0).
     norm : "auto" or Norm
         Distance between initial states; "auto" is Euclidean, for ``delta="auto"`` on states of unit range.
     discrepancy : str or Discrepancy
