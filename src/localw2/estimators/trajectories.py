@@ -217,10 +217,10 @@ def near_initial(initial: Array, delta: Any, norm: Norm | None) -> list[Near]:
     """Balls of trajectories by initial state: of radius delta, or by a rule for "auto".
 
     The rule: one ball if all start alike. Else the nearest 150 (all, if there are fewer) of some centres,
-    spread out, so many that each trajectory is in about three balls: what is linear in the start is taken out of a
-    ball, so it may be wide. But if starts lie around 0 (a state's mean is below two standard deviations), a
-    model that turns or stretches too much has the right mean in a wide ball, and only its spread looks
-    larger: there a ball has a fifth of the trajectories, 20 to 150.
+    spread out, so many that each trajectory is in about three balls: what is linear in the start is taken
+    out of a ball, so it may be wide. But if starts lie around 0 (a state's mean is below two standard
+    deviations), a model that turns or stretches too much has the right mean in a wide ball, and only its
+    spread looks larger: there a ball has a fifth of the trajectories, 20 to 150.
     """
     n = len(initial)
     everyone = np.ones(n, bool)
