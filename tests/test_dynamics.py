@@ -343,7 +343,7 @@ class TestFitting:
         np.testing.assert_array_equal(again.parameters_.samples["k"], fitted[0].parameters_.samples["k"])
 
     def test_clone_and_repr(self):
-        """Parameters as scikit-learn has them; its other checks fit tables (X, y), not trajectories (Y, t)."""
+        """Parameters are scikit-learn's; its other checks fit tables (X, y), not trajectories (Y, t)."""
         model = clone(LocalW2ODE(decay, {"k": PushForward(1.0)}, delta=0.1, norm=Euclidean()))
         assert "PushForward" in repr(model)
         assert model.get_params()["delta"] == 0.1
