@@ -44,6 +44,8 @@ LAYERS = {
     "estimators.bases": 10,
     "estimators.integration": 10,
     "estimators.settings": 10,
+    "estimators.scaling": 10,
+    "estimators.dynamics_checks": 12,
     "estimators.stored_values": 10,
     "estimators.storing": 11,
     "estimators.coefficient_laws": 10,

@@ -98,7 +98,7 @@ def read(path: str | os.PathLike[str]) -> Stored:
         return _unpack(content, tensors)
     except ImportError:
         raise
-    except Exception as error:
+    except Exception as error:  # whatever a hostile file provokes is a ValueError with the reason
         raise ValueError(
             f"{source} cannot be used: {error or type(error).__name__} "
             "Use another copy of the file, or fit and save the model again."
@@ -289,7 +289,7 @@ def _read_checked(path: Path, file: io.BufferedReader, size: int) -> tuple[bytes
         sizes = [entry["data_offsets"][1] for name, entry in fields.items() if name != "__metadata__"]
         content = _content(fields)
         version = content["format_version"]
-    except Exception as error:
+    except Exception as error:  # bytes of any kind are parsed here
         raise ValueError(f"{foreign}, or a damaged one; give a path that save() wrote.") from error
     if isinstance(version, int) and version > FORMAT_VERSION:
         raise ValueError(

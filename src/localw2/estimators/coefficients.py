@@ -31,7 +31,7 @@ from localw2.persistence import Stored, write
 
 
 @final
-class RandomCoefficientRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+class RandomCoefficientRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     r"""Linear regression whose coefficients are drawn afresh for every row (paper, section 2, Fig. example2).
 
     .. math:: y = w_0 + \sum_i w_i x_i, \qquad w \sim N(b, C), \qquad C = \mathrm{diag}(s^2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +14,12 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from localw2._validation import Array, as_array, check_count, check_flag
+from localw2.estimators.dynamics_checks import (
+    check_functions,
+    warn_of_coarse_times,
+    warn_of_far_guesses,
+    warn_of_skipped,
+)
 from localw2.estimators.learned_parameters import LearnedParameters
 from localw2.estimators.settings import (
     LARGEST,
@@ -30,10 +35,10 @@ from localw2.estimators.storing_dynamics import function_print, restore_ode, sto
 from localw2.estimators.trajectories import Rows, Trajectories, near_initial
 from localw2.fit_config import FitConfig
 from localw2.losses import Discrepancy, Objective, SquaredW2
-from localw2.models.dynamics import FIXED, RandomODE, SolverError, check_times
+from localw2.models.dynamics import FIXED, RandomODE, check_times
 from localw2.models.fields import FunctionField, NetworkField, RandomField, parameter_names
-from localw2.models.laws import LOCATION_STEP, as_laws
-from localw2.models.paths import ACCEPTED, Observe, ObservedPaths
+from localw2.models.laws import as_laws
+from localw2.models.paths import ObservedPaths
 from localw2.norms import Norm
 from localw2.persistence import Stored, write
 from localw2.training import Fit, train
@@ -50,7 +55,7 @@ FIXED_STEPS = 100
 ASSIGNED_ROWS = (20, 150)
 
 
-class LocalW2ODE(BaseEstimator):  # type: ignore[misc]
+class LocalW2ODE(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     r"""An ODE :math:`\dot y = g(t, y, \omega)` whose omega varies from trajectory to trajectory.
 
     ``fit(Y, t)`` learns the law of omega, and with ``field="mlp"`` the field itself, so that simulated
@@ -226,7 +231,7 @@ class LocalW2ODE(BaseEstimator):  # type: ignore[misc]
         x = np.column_stack([rows.number, rows.times, data.initial[rows.number]])
         inputs = torch.tensor(x, dtype=dtype, device=device)
         objective = self._objective(rows, windows, data, inputs)
-        _check_functions(paths, inputs, objective, seed)
+        check_functions(paths, inputs, objective, seed)
         done: list[dict[str, Any]] = []
         try:
             fit = train(paths, objective, inputs, self._config(seed, printed), callbacks=(done.append,))
@@ -235,9 +240,9 @@ class LocalW2ODE(BaseEstimator):  # type: ignore[misc]
                 self._keep(ode, None, data, seed)
             raise
         self._keep(ode, fit, data, seed)
-        _warn_of_coarse_times(paths.to("cpu"), inputs.cpu(), seed)
-        _warn_of_skipped(fit)
-        _warn_of_far_guesses(field, fit)
+        warn_of_coarse_times(paths.to("cpu"), inputs.cpu(), seed)
+        warn_of_skipped(fit)
+        warn_of_far_guesses(field, fit)
         if self.checkpoint is not None and fit.stopped == "all epochs done":
             with suppress(OSError):  # one that stays would only be found finished
                 Path(self.checkpoint).unlink()
@@ -398,82 +403,3 @@ class LocalW2ODE(BaseEstimator):  # type: ignore[misc]
             )
         dtype = next(self.model_.parameters()).dtype
         return torch.tensor(states, dtype=dtype)
-
-
-def _warn_of_skipped(fit: Fit) -> None:
-    """Tell when the law was learned without many of its own draws."""
-    if fit.skipped > 0.1 * len(fit.history):
-        warnings.warn(
-            f"{fit.skipped} of {len(fit.history)} steps were skipped as a simulated trajectory exploded; the "
-            "law is learned from the others and may miss its own tail. Start closer, or choose laws "
-            "(LogNormal, PushForward) that keep parameters where the equation can be solved.",
-            stacklevel=3,
-        )
-
-
-def _warn_of_far_guesses(field: RandomField, fit: Fit) -> None:
-    """Tell when a parameter went so far from its guess that the steps may not have sufficed."""
-    if not isinstance(field, FunctionField):
-        return
-    reach = LOCATION_STEP * sum(fit.config.rate(epoch) for epoch in range(len(fit.history)))
-    far = {n: d for n, d in field.law.displacements().items() if abs(d) > 0.5 * reach}
-    if far:
-        moved = ", ".join(f"{name} by {distance:+.2g}" for name, distance in far.items())
-        warnings.warn(
-            f"the fit moved {moved} standard deviations of the first guess, near the {reach:.2g} that its "
-            "steps allow, and may have stopped on the way. Start closer: give the mean (and a larger std) of "
-            "the parameter, or more max_epochs.",
-            stacklevel=3,
-        )
-
-
-def _warn_of_coarse_times(paths: ObservedPaths, inputs: Tensor, seed: int) -> None:
-    """Tell when states between the times that were solved for are not what the equation says."""
-    error = 0.0
-    with suppress(SolverError):
-        error = paths.interpolation_error(inputs, torch.Generator().manual_seed(seed))
-    if error > 10 * ACCEPTED:
-        warnings.warn(
-            f"states between {paths.knots} solved times are off by {error:.1%} of their spread: the learned "
-            "equation moves faster than its observations show. Do not trust the fit; give fewer distinct "
-            "times (round them), or a shorter span.",
-            stacklevel=4,
-        )
-
-
-def _check_functions(paths: ObservedPaths, inputs: Tensor, objective: Objective, seed: int) -> None:
-    """One look at what the functions give, before hours of training."""
-    generator = torch.Generator(inputs.device).manual_seed(seed)
-    initial = inputs[:1, 1 + paths.n_times :]
-    with torch.no_grad():
-        try:
-            paths.ode.slopes(paths.ode.times[0], initial, paths.draw(1, generator))
-        except ValueError:
-            raise
-        except Exception as error:
-            raise ValueError(
-                f"the field failed at the first initial state: {error!r}. It is called with one state y "
-                f"(d,) of {initial.dtype}: use torch's functions on it (not numpy's), torch.where instead of "
-                "if, and constants of the same type."
-            ) from error
-        if paths.observe is not None:
-            _check_observe(paths.observe, initial, objective.y.shape[1] // paths.n_times)
-    with suppress(SolverError):  # training tells of it, with the epoch
-        paths.refine(inputs, generator)
-
-
-def _check_observe(observe: Observe, initial: Tensor, n_observed: int) -> None:
-    states = initial.expand(1, 2, -1)
-    try:
-        seen = observe(states)
-    except Exception as error:
-        raise ValueError(
-            f"observe failed on states of shape {tuple(states.shape)}: {error!r}. It takes (..., "
-            f"{states.shape[2]}) and gives (..., {n_observed}), with torch's functions, as in y[..., :1]."
-        ) from error
-    if not isinstance(seen, Tensor) or seen.shape != (1, 2, n_observed):
-        came = f"shape {tuple(seen.shape)}" if isinstance(seen, Tensor) else type(seen).__name__
-        raise ValueError(
-            f"observe gives {came} for states of shape {tuple(states.shape)}, and Y has {n_observed} "
-            f"observed value(s): expected (1, 2, {n_observed}), as y[..., :1] gives for one of them."
-        )

@@ -18,6 +18,7 @@ from localw2._validation import Array, check_count, check_flag, check_probabilit
 from localw2.estimators.anchoring import Anchored, anchor_strength
 from localw2.estimators.bases import FoldedMean, fold_base, local_spread, predict_each
 from localw2.estimators.integration import balanced_draws
+from localw2.estimators.scaling import factor, moments
 from localw2.estimators.settings import (
     LARGEST,
     adopt,
@@ -44,7 +45,7 @@ SCALE_FLOOR = 0.3  # of the overall spread, where the loss divides residuals by 
 
 
 @final
-class LocalW2Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+class LocalW2Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     r"""Regression that returns distributions: a mean plus a random network, fitted by the local W2 loss.
 
     .. math:: \hat y = m(x) + \hat f(x, \hat\omega)
@@ -318,13 +319,13 @@ class LocalW2Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def _objective(self, X: Array, y: Array, seed: int, device: torch.device) -> Objective:
         """The loss on what the base leaves; learns the scales and the base on the way."""
         discrepancy = discrepancy_of(self.discrepancy, self.debiased, self.n_outputs_)
-        self._x_mean, self._x_scale = _moments(X, self.standardize)
+        self._x_mean, self._x_scale = moments(X, self.standardize)
         near, balls = self._balls(X)
         mean = self._center(X, y, near, seed)
         self.base_models_, self.base_name_ = mean.models, mean.name
         self.base_slope_, self.base_intercept_ = mean.slope, mean.intercept
         residuals = y - mean.out_of_fold
-        self._y_factor, whiten = _factor(residuals, self.standardize)
+        self._y_factor, whiten = factor(residuals, self.standardize)
         residuals = residuals @ whiten
         scale = None
         if self.base is not None and self.debiased:
@@ -349,7 +350,7 @@ class LocalW2Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         k = max(2, round(n**0.5)) if self.base is None else min(150, max(2, n // 5))
         if isinstance(self.norm, Norm):
             return Neighborhoods.nearest(X, k, self.norm)
-        mean, scale = _moments(X, True)
+        mean, scale = moments(X, True)
         return Neighborhoods.nearest((X - mean) / scale, k)
 
     def _center(self, X: Array, y: Array, near: Neighborhoods, seed: int) -> FoldedMean:
@@ -381,30 +382,3 @@ class LocalW2Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _shaped(self, values: Array) -> Array:
         return values[..., 0] if self._y_ndim == 1 else values
-
-
-def _moments(X: Array, standardize: bool) -> tuple[Array, Array]:
-    """Mean and scale of each column; constant columns, or all without ``standardize``, keep scale 1."""
-    if not standardize:
-        return np.zeros(X.shape[1]), np.ones(X.shape[1])
-    mean, scale = X.mean(0), X.std(0)
-    # Rounding gives a constant column a tiny spread, by which nothing must be divided.
-    return mean, np.where(scale > 1e-12 * np.abs(mean), scale, 1.0)
-
-
-def _factor(residuals: Array, standardize: bool) -> tuple[Array, Array]:
-    """A matrix (d, d) that gives independent unit outputs the spread of the residuals, and its inverse.
-
-    Correlation between outputs is then there from the start: the network, whose output layer has independent
-    weights, would be slow to find it. Directions without any spread are 0 in both.
-    """
-    d = residuals.shape[1]
-    if not standardize:
-        return np.eye(d), np.eye(d)
-    scale = np.sqrt((residuals**2).mean(0))
-    inverse = np.divide(1.0, scale, out=np.zeros(d), where=scale > 0)
-    values, vectors = np.linalg.eigh((residuals * inverse).T @ (residuals * inverse) / len(residuals))
-    values = np.where(values > 1e-10 * values.max(), values, 0.0)
-    roots = np.sqrt(values)
-    inverse_roots = np.divide(1.0, roots, out=np.zeros(d), where=roots > 0)
-    return (vectors * roots) @ vectors.T * scale, inverse[:, None] * ((vectors * inverse_roots) @ vectors.T)

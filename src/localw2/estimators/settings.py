@@ -55,7 +55,7 @@ def device_of(name: Any) -> torch.device:
         raise ValueError(f"device={name!r} is not one that torch knows: {error}") from None
     try:
         torch.zeros(1, device=device).item()
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+    except (RuntimeError, AssertionError, NotImplementedError) as error:  # torch uses all three
         raise ValueError(f"device={name!r} cannot be used here: {error} Give 'auto' or 'cpu'.") from None
     return device
 
