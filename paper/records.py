@@ -20,7 +20,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from joblib import Parallel, delayed
 
@@ -98,12 +97,6 @@ def group(records: list[dict[str, Any]], *names: str) -> dict[tuple[Any, ...], l
         key = tuple(record["settings"].get(name) for name in names)
         found.setdefault(key, []).append({**record["values"], "seconds": record["seconds"]})
     return found
-
-
-def mean_and_sd(values: list[Values], name: str) -> tuple[float, float]:
-    """Over repeats; the SD is that of one repeat (0 if there is one only)."""
-    column = np.array([v[name] for v in values], dtype=np.float64)
-    return float(column.mean()), float(column.std(ddof=1)) if len(column) > 1 else 0.0
 
 
 def _timed(function: Callable[[Cell], Values], cell: Cell) -> dict[str, Any]:
