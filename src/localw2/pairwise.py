@@ -20,6 +20,9 @@ from localw2.neighborhoods import Bucket
 # Fits a core's second-level cache several times over: larger scratch is slower, smaller has more overhead.
 SCRATCH_ELEMENTS = 1 << 17
 
+# In units of the bandwidth: its square is finite in single precision, its kernel is 0.
+FAR = 1e15
+
 # Squared distances (n, i, j) to the kernel and its derivative in the squared distance.
 Kernel = Callable[[Tensor], tuple[Tensor, Tensor]]
 
@@ -43,14 +46,21 @@ def pair_sums(a: Tensor, b: Tensor, inside: Tensor, kernel: Kernel) -> PairSums:
     for low in range(0, width, step):
         cut = slice(low, low + step)
         here, mask = a[:, cut], inside[:, cut]
-        distances = sum((here[:, :, None, k] - b[:, None, :, k]).square() for k in range(a.shape[2]))
-        assert isinstance(distances, Tensor)
-        value, slope = kernel(distances)
+        value, slope = kernel(_squared_distances(here, b))
         total += ((value @ inside[:, :, None])[..., 0] * mask).sum(1)
         in_a[:, cut] = 2 * mask[:, :, None] * (here * (slope @ inside[:, :, None]) - slope @ b_inside)
         back = slope.transpose(1, 2)
         in_b += 2 * inside[:, :, None] * (b * (back @ mask[:, :, None]) - back @ (here * mask[:, :, None]))
     return PairSums(total, in_a, in_b)
+
+
+def _squared_distances(a: Tensor, b: Tensor) -> Tensor:
+    """Between all a (n, i, d) and b (n, j, d), (n, i, j), output by output: no digits are lost."""
+    squares = (a[:, :, None, 0] - b[:, None, :, 0]).square_()
+    for k in range(1, a.shape[2]):
+        gap = a[:, :, None, k] - b[:, None, :, k]
+        squares.addcmul_(gap, gap)
+    return squares
 
 
 class PairwiseLoss(Problem):
@@ -104,12 +114,13 @@ class WeightedMMD(PairwiseLoss):
         losses, slopes = torch.zeros_like(sizes), []
         pairs = sizes.square()
         for simulated in yhat:
-            kernel = self._kernel(self._bandwidth(y, simulated, inside, sizes))
-            own = pair_sums(y, y, inside, kernel).total
-            cross = pair_sums(y, simulated, inside, kernel)
-            theirs = pair_sums(simulated, simulated, inside, kernel)
-            losses += (own + theirs.total - 2 * cross.total) / pairs
-            slopes.append((theirs.in_a + theirs.in_b - 2 * cross.in_b) / pairs[:, None, None])
+            bandwidth = self._bandwidth(y, simulated, inside, sizes)
+            own, _ = self._sums(y, y, inside, bandwidth, slopes=False)
+            cross, in_cross = self._sums(y, simulated, inside, bandwidth)
+            theirs, in_theirs = self._sums(simulated, simulated, inside, bandwidth)
+            losses += (own + theirs - 2 * cross) / pairs
+            # Both places of a simulated value in its own pairs have the same slope.
+            slopes.append(2 * (in_theirs - in_cross) / pairs[:, None, None])
         return losses / len(yhat), torch.stack(slopes) / len(yhat)
 
     def _bandwidth(self, y: Tensor, yhat: Tensor, inside: Tensor, sizes: Tensor) -> Tensor:
@@ -123,23 +134,39 @@ class WeightedMMD(PairwiseLoss):
         bandwidth = 2 * deviations.square().sum((1, 2)) / (2 * sizes - 1)
         return torch.where(bandwidth > 0, bandwidth, 1)[:, None, None]
 
-    def _kernel(self, bandwidth: Tensor) -> Kernel:
-        powers = [self.multiplier ** (k - self.n_kernels // 2) for k in range(self.n_kernels)]
+    def _sums(
+        self, a: Tensor, b: Tensor, inside: Tensor, bandwidth: Tensor, slopes: bool = True
+    ) -> tuple[Tensor, Tensor]:
+        """Sum over pairs of all kernels, (n,), and its slope in b, (n, w, d); the latter is 0 if not wanted.
 
-        def kernel(distances: Tensor) -> tuple[Tensor, Tensor]:
-            scaled = distances / -bandwidth
-            value, slope = torch.zeros_like(scaled), torch.zeros_like(scaled)
-            term = torch.exp(scaled / powers[-1])
-            for k in reversed(range(self.n_kernels)):
+        In units of the widest kernel the others are its powers. Sums along a row beat matrix products here,
+        whose columns would be too few.
+        """
+        n, width, d = a.shape
+        powers = [self.multiplier ** (self.n_kernels - 1 - k) for k in range(self.n_kernels)]
+        unit = (bandwidth * self.multiplier ** (self.n_kernels - 1 - self.n_kernels // 2)).rsqrt()
+        # Padding goes so far off, to both sides, that all its kernels are 0.
+        outside = (1 - inside)[..., None] * FAR
+        a, b = a * unit * inside[..., None] + outside, b * unit * inside[..., None] - outside
+        total, in_b = a.new_zeros(n), torch.zeros_like(b)
+        step = max(1, SCRATCH_ELEMENTS // (n * width))
+        for low in range(0, width, step):
+            cut = slice(low, low + step)
+            squares = _squared_distances(b[:, cut], a)
+            term = torch.exp(-squares)
+            value, slope = term.clone(), term.clone()
+            for power in powers[:-1]:
+                ratio = powers[0] / power * self.multiplier
+                # Half the bandwidth is the square: one exponential serves all.
+                term = term.square_() if self.multiplier == 2 else torch.exp(squares * -ratio)
                 value += term
-                slope.sub_(term, alpha=1 / powers[k])
-                if k and self.multiplier == 2:  # half the bandwidth is the square: one exponential serves all
-                    term.square_()
-                elif k:
-                    term = torch.exp(scaled / powers[k - 1])
-            return value, slope.div_(bandwidth)
-
-        return kernel
+                slope.add_(term, alpha=ratio)
+            total += value.sum((1, 2))
+            if slopes:
+                weights = slope.sum(2, keepdim=True)
+                pulled = torch.stack([(slope * a[:, None, :, k]).sum(2) for k in range(d)], 2)
+                in_b[:, cut] = -2 * (b[:, cut] * weights - pulled)
+        return total, in_b * unit * inside[..., None]
 
 
 @final
