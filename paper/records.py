@@ -2,8 +2,9 @@
 
 An experiment is a list of cells, each a dict of plain settings with a seed, and a function from it to plain
 values. ``compute`` runs the cells that have no record yet, several at a time, and writes the file after each:
-a killed run goes on where it was. A record names the code that made it, so that results of older code are
-never mixed with new ones.
+a killed run goes on where it was. A record names the code that made it. Where the code has changed since, one
+cell of each method is computed again: if it comes out the same the method's other records stand, and bear the
+name of the new code; if not, all of them are computed again. So the results are always those of the code.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import math
 import os
 import platform
 import time
@@ -67,20 +69,48 @@ def compute(
     path = options.results / f"{experiment}.json"
     options.results.mkdir(parents=True, exist_ok=True)
     fingerprint = _fingerprint(code)
-    known = _read(path, fingerprint)
-    missing = [cell for cell in cells if _key(cell) not in known]
+    known = _read(path)
+
+    def run(chosen: list[Cell], verb: str) -> None:
+        start = time.perf_counter()
+        runner = Parallel(n_jobs=options.jobs, return_as="generator_unordered")
+        for i, record in enumerate(runner(delayed(_timed)(function, cell) for cell in chosen), start=1):
+            key = _key(record["settings"])
+            same = key in known and same_values(known[key]["values"], record["values"])
+            if verb == "checked" and not same:
+                differing.add(_method(record["settings"]))
+            known[key] = record | {"code": fingerprint}
+            _write(path, experiment, [known[_key(c)] for c in cells if _key(c) in known])
+            print(f"  {verb} {i}/{len(chosen)} after {time.perf_counter() - start:.0f} s: {key}", flush=True)
+
+    differing: set[str] = set()
+    stale = [cell for cell in cells if known.get(_key(cell), {}).get("code", fingerprint) != fingerprint]
+    run(_cheapest(stale, known), "checked")
+    for cell in stale:
+        if _method(cell) not in differing:
+            known[_key(cell)]["code"] = fingerprint
+    if differing:
+        print(f"the code gives other values for {', '.join(sorted(differing))}: computed again")
+    missing = [cell for cell in cells if known.get(_key(cell), {}).get("code") != fingerprint]
     print(f"{experiment}: {len(cells) - len(missing)} of {len(cells)} cells on file", flush=True)
-    start = time.perf_counter()
-    tasks = (delayed(_timed)(function, cell) for cell in missing)
-    runner = Parallel(n_jobs=options.jobs, return_as="generator_unordered")
-    for i, record in enumerate(runner(tasks), start=1):
-        known[_key(record["settings"])] = record
-        _write(path, experiment, fingerprint, [known[_key(c)] for c in cells if _key(c) in known])
-        print(
-            f"  {i}/{len(missing)} after {time.perf_counter() - start:.0f} s: {_key(record['settings'])}",
-            flush=True,
-        )
-    return [known[_key(cell)] for cell in cells]
+    run(missing, "computed")
+    _write(path, experiment, [known[_key(cell)] for cell in cells])
+    return read(experiment, options)
+
+
+def same_values(a: Any, b: Any) -> bool:
+    """Whether two results agree to six digits, times of computation apart.
+
+    >>> same_values({"error": [0.5], "fit_seconds": 1.0}, {"error": [0.5 + 1e-9], "fit_seconds": 2.0})
+    True
+    """
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(same_values(a[k], b[k]) for k in a if "seconds" not in k)
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(same_values(v, w) for v, w in zip(a, b, strict=True))
+    if isinstance(a, float) and isinstance(b, float):
+        return math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-9)
+    return bool(a == b)
 
 
 def read(experiment: str, options: Options) -> list[dict[str, Any]]:
@@ -118,20 +148,35 @@ def _fingerprint(code: Path) -> str:
     return digest.hexdigest()
 
 
-def _read(path: Path, fingerprint: str) -> dict[str, dict[str, Any]]:
+def _method(cell: Cell) -> str:
+    return str(cell.get("method", cell.get("model")))
+
+
+def _cheapest(cells: list[Cell], known: dict[str, dict[str, Any]]) -> list[Cell]:
+    """One cell of each method, the one that took least time."""
+    found: dict[str, Cell] = {}
+    for cell in sorted(cells, key=lambda cell: known[_key(cell)]["seconds"]):
+        found.setdefault(_method(cell), cell)
+    return list(found.values())
+
+
+def _read(path: Path) -> dict[str, dict[str, Any]]:
     if not path.exists():
         return {}
     content = json.loads(path.read_text())
-    if content["code"] != fingerprint:
-        print(f"{path.name} was made by other code: its cells are computed again")
-        return {}
-    return {_key(record["settings"]): record for record in content["records"]}
+    return {
+        _key(record["settings"]): {"code": content.get("code"), **record} for record in content["records"]
+    }
 
 
-def _write(path: Path, experiment: str, fingerprint: str, records: list[dict[str, Any]]) -> None:
+def _write(path: Path, experiment: str, records: list[dict[str, Any]]) -> None:
+    """Records share one code once the run is done: it is then written once, above them."""
+    codes = {record["code"] for record in records}
+    if len(codes) == 1:
+        records = [{name: v for name, v in record.items() if name != "code"} for record in records]
     content = {
         "experiment": experiment,
-        "code": fingerprint,
+        "code": codes.pop() if len(codes) == 1 else "mixed: the run is not done",
         "versions": {"localw2": localw2.__version__, "python": platform.python_version()}
         | {name: version(name) for name in PACKAGES},
         "records": records,

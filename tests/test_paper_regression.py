@@ -101,7 +101,7 @@ class TestRecords:
         assert seen == [0, 1, 2, 2]
         assert [record["values"]["value"] for record in made] == [0, 1, 2]
 
-    def test_other_code_or_settings_are_computed_again(self, tmp_path, code):
+    def test_new_settings_are_computed_and_old_ones_are_not(self, tmp_path, code):
         seen = []
 
         def run(cells):
@@ -114,9 +114,51 @@ class TestRecords:
         assert seen == [0]
         run([{"seed": 0}, {"seed": 1}])
         assert seen == [0, 1]
+
+    def test_of_other_code_stand_only_if_a_cell_of_the_method_comes_out_the_same(self, tmp_path, code):
+        cells = [{"method": m, "seed": i} for m in ("kept", "changed") for i in range(3)]
+        seen, factors = [], {"kept": 1.0, "changed": 1.0}
+
+        def function(cell):
+            seen.append((cell["method"], cell["seed"]))
+            return {"value": factors[cell["method"]] * cell["seed"], "fit_seconds": len(seen)}
+
+        def run():
+            seen.clear()
+            return records.compute("try", cells, function, options(tmp_path), code)
+
+        old = run()
         code.write_text("one = 2")
-        run([{"seed": 0}, {"seed": 1}])
-        assert seen == [0, 1, 0, 1]
+        factors["changed"] = 2.0
+        # All of these take no time, so that the cheapest cell could be the one whose value, 0, is the same.
+        path = tmp_path / "results" / "try.json"
+        content = json.loads(path.read_text())
+        for record in content["records"]:
+            record["seconds"] = 1.0 if record["settings"]["seed"] == 1 else 2.0
+        path.write_text(json.dumps(content))
+        new = run()
+        assert sorted(seen) == [("changed", 0), ("changed", 1), ("changed", 2), ("kept", 1)]
+        assert [r["values"]["value"] for r in new] == [0, 1, 2, 0, 2, 4]
+        assert new[0] == old[0] | {"seconds": 2.0}
+        assert json.loads(path.read_text())["code"] != content["code"]
+        assert run() == new
+        assert seen == []
+
+    def test_a_check_that_is_killed_is_made_again(self, tmp_path, code):
+        cells, calls = [{"method": "one", "seed": i} for i in range(3)], []
+
+        def function(cell):
+            calls.append(cell["seed"])
+            if len(calls) == 5:
+                raise KeyboardInterrupt
+            return {"value": cell["seed"] + (len(calls) > 3)}
+
+        records.compute("try", cells, function, options(tmp_path), code)
+        code.write_text("one = 2")
+        with pytest.raises(KeyboardInterrupt):
+            records.compute("try", cells, function, options(tmp_path), code)
+        made = records.compute("try", cells, function, options(tmp_path), code)
+        assert [r["values"]["value"] for r in made] == [1, 2, 3]
 
 
 @pytest.mark.parametrize(("name", "script"), SCRIPTS.items(), ids=SCRIPTS)
