@@ -1,5 +1,9 @@
 """Learn random models from data: the whole distribution of y at every x, with no prior and no likelihood."""
 
+from localw2.balls import Nearest
+from localw2.bounds import ErrorBound, error_bound
+from localw2.conditional_testing import ConditionalTest, conditional_test
+from localw2.diagnostics import Diagnosis, diagnose
 from localw2.estimators.coefficients import RandomCoefficientRegressor
 from localw2.estimators.dynamics import LocalW2ODE
 from localw2.estimators.files import load, save
@@ -14,6 +18,9 @@ from localw2.models.linear import RandomLinear
 from localw2.models.network import RandomMLP
 from localw2.neighborhoods import LazyNeighborhoods, Neighborhoods
 from localw2.norms import Euclidean, Mahalanobis, Norm, Weighted
+from localw2.sampler_draws import DependentDrawsWarning
+from localw2.seen_rows import SeenRows, SeenRowsWarning
+from localw2.selection import DeltaSelection, select_delta
 from localw2.training import Fit, train
 from localw2.transport import w2_squared
 
@@ -22,7 +29,12 @@ __version__ = "0.1.0.dev0"
 __all__ = [
     "MMD",
     "MSE",
+    "ConditionalTest",
+    "DeltaSelection",
+    "DependentDrawsWarning",
+    "Diagnosis",
     "EnergyScore",
+    "ErrorBound",
     "Euclidean",
     "Fit",
     "FitConfig",
@@ -33,6 +45,7 @@ __all__ = [
     "LogNormal",
     "Mahalanobis",
     "MeanVar",
+    "Nearest",
     "Neighborhoods",
     "NetworkField",
     "Norm",
@@ -45,15 +58,21 @@ __all__ = [
     "RandomMLP",
     "RandomMap",
     "RandomODE",
+    "SeenRows",
+    "SeenRowsWarning",
     "Shared",
     "SlicedW2",
     "SolverError",
     "SquaredW2",
     "Weighted",
     "__version__",
+    "conditional_test",
+    "diagnose",
+    "error_bound",
     "load",
     "local_w2",
     "save",
+    "select_delta",
     "train",
     "w2_squared",
 ]

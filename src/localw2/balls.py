@@ -15,6 +15,19 @@ MERGE_EDGES = 1 << 22
 
 @final
 @dataclass(frozen=True)
+class Nearest:
+    """Adaptive balls: the k rows nearest to each row, itself included.
+
+    >>> from localw2 import Neighborhoods
+    >>> Neighborhoods.of([0.0, 1.0, 3.0, 7.0], Nearest(2))
+    Neighborhoods(4 rows, 3 balls of 2 rows (1 identical ones merged), 6 edges)
+    """
+
+    k: int
+
+
+@final
+@dataclass(frozen=True)
 class Balls:
     """Some balls as a ragged list: ``sizes`` (balls,) and the concatenated, ascending ``rows`` of each."""
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from localw2._validation import Array, as_rows, check_count, check_radius, seed_of
-from localw2.balls import Balls, compact, merge
+from localw2.balls import Balls, Nearest, compact, merge
 from localw2.norms import Norm, check_norm
 from localw2.search import BallSearch, RadiusSearch, nearest_search, radius_search
 
@@ -114,6 +114,14 @@ class Neighborhoods:
         if min_size == 1:
             _warn_of_singletons(hoods.n_singletons, hoods.n_rows, f"k={k}", stacklevel=3)
         return hoods
+
+    @classmethod
+    def of(cls, x: Any, balls: Nearest | float, norm: Norm | None = None) -> Neighborhoods:
+        """Balls as they were chosen: a radius, or ``Nearest(k)``, of which no more than there are rows."""
+        if isinstance(balls, Nearest):
+            k = check_count(balls.k, "k", 1, why="a ball holds its own row")
+            return cls.nearest(x, min(k, len(as_rows(x))), norm)
+        return cls.within(x, balls, norm)
 
     @classmethod
     def whole(cls, n: int) -> Neighborhoods:

@@ -143,6 +143,30 @@ def field_along(z: Any, fit: Any, truth: Any = None, names: Any = None, axes: An
     return axes
 
 
+def ball_scores(lines: Any, chosen: tuple[float, float], ax: Any = None) -> Any:
+    """Held-out score against ball size, a line for each kind of ball; the choice is ringed. Returns the Axes.
+
+    ``lines`` maps a name to (rows a ball, score, standard error of its distance from the best) of its balls.
+    """
+    if ax is None:
+        _, ax = _pyplot().subplots(figsize=(7, 4.5), layout="constrained")
+    for i, (name, points) in enumerate(lines.items()):
+        size, score, error = np.array(sorted(points)).T
+        style = {"ls": "--" if "radius" in name else "-", "color": f"C{i}", "label": name}
+        ax.errorbar(size, score, yerr=error, marker="o", ms=4, capsize=2, lw=1.4, elinewidth=0.7, **style)
+    ax.plot(*chosen, "o", ms=13, mfc="none", mec="black", mew=1.5, label="chosen")
+    ax.axhline(1, color=DATA, lw=1, label="whole sample as forecast")
+    ax.set_xscale("log")
+    ticks = sorted({round(size) for size, *_ in next(iter(lines.values()))})
+    ax.set_xticks(ticks, [str(t) for t in ticks])
+    ax.minorticks_off()
+    ax.set_xlabel("rows in the median ball")
+    ax.set_ylabel("held-out CRPS, relative")
+    ax.legend(frameon=False, fontsize=9)
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax
+
+
 def _panels(axes: Any, d: int) -> Any:
     """The Axes given, or d new panels in two columns."""
     if axes is not None:

@@ -21,6 +21,7 @@ from localw2.estimators.coefficient_laws import (
     warn_if_unidentified,
     with_ones,
 )
+from localw2.estimators.judging import Judged
 from localw2.estimators.settings import LARGEST, adopt, check_levels, check_range
 from localw2.estimators.storing import restore_coefficients, store_coefficients
 from localw2.fit_config import FitConfig
@@ -28,10 +29,11 @@ from localw2.losses import Objective, SquaredW2
 from localw2.neighborhoods import Neighborhoods
 from localw2.norms import Norm, Weighted
 from localw2.persistence import Stored, write
+from localw2.seen_rows import SeenRows
 
 
 @final
-class RandomCoefficientRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+class RandomCoefficientRegressor(Judged, RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     r"""Linear regression whose coefficients are drawn afresh for every row (paper, section 2, Fig. example2).
 
     .. math:: y = w_0 + \sum_i w_i x_i, \qquad w \sim N(b, C), \qquad C = \mathrm{diag}(s^2)
@@ -105,6 +107,7 @@ class RandomCoefficientRegressor(RegressorMixin, BaseEstimator):  # type: ignore
         rng = _generator(self.random_state)
         law = self._estimate(x, y, seed_of(rng))
         self._keep(law)
+        self.seen_rows_ = SeenRows.of(x, y)
         if self.n_bootstrap:
             self._bootstrap(x, law, rng)
         return self

@@ -20,6 +20,7 @@ from localw2.estimators.dynamics_checks import (
     warn_of_far_guesses,
     warn_of_skipped,
 )
+from localw2.estimators.judging import JudgedPaths, seen_paths
 from localw2.estimators.learned_parameters import LearnedParameters
 from localw2.estimators.settings import (
     LARGEST,
@@ -55,7 +56,7 @@ FIXED_STEPS = 100
 ASSIGNED_ROWS = (20, 150)
 
 
-class LocalW2ODE(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+class LocalW2ODE(JudgedPaths, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     r"""An ODE :math:`\dot y = g(t, y, \omega)` whose omega varies from trajectory to trajectory.
 
     ``fit(Y, t)`` learns the law of omega, and with ``field="mlp"`` the field itself, so that simulated
@@ -240,6 +241,7 @@ class LocalW2ODE(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
                 self._keep(ode, None, data, seed)
             raise
         self._keep(ode, fit, data, seed)
+        self.seen_rows_ = seen_paths(Y)
         warn_of_coarse_times(paths.to("cpu"), inputs.cpu(), seed)
         warn_of_skipped(fit)
         warn_of_far_guesses(field, fit)

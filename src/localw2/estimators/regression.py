@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
 from typing import Any, Self, final
 
 import numpy as np
@@ -14,10 +12,14 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from localw2._validation import Array, check_count, check_flag, check_probability, check_radius
+from localw2._validation import Array, check_count, check_flag, check_probability
+from localw2.balls import Nearest
 from localw2.estimators.anchoring import Anchored, anchor_strength
 from localw2.estimators.bases import FoldedMean, fold_base, local_spread, predict_each
+from localw2.estimators.calibration import calibrated, clear_checkpoints, fitted_rows, intervals
+from localw2.estimators.choosing import check_delta, choose_balls, rough_balls
 from localw2.estimators.integration import balanced_draws
+from localw2.estimators.judging import Judged
 from localw2.estimators.scaling import factor, moments
 from localw2.estimators.settings import (
     LARGEST,
@@ -35,8 +37,9 @@ from localw2.fit_config import FitConfig
 from localw2.losses import Objective
 from localw2.models.network import RandomMLP
 from localw2.neighborhoods import Neighborhoods
-from localw2.norms import Euclidean, Norm
+from localw2.norms import Norm
 from localw2.persistence import Stored, check_storable, write
+from localw2.seen_rows import SeenRows
 from localw2.training import Fit, train
 
 PREDICTION_DRAWS = 2000  # draws that predict and predict_quantiles integrate over
@@ -45,7 +48,7 @@ SCALE_FLOOR = 0.3  # of the overall spread, where the loss divides residuals by 
 
 
 @final
-class LocalW2Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+class LocalW2Regressor(Judged, RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     r"""Regression that returns distributions: a mean plus a random network, fitted by the local W2 loss.
 
     .. math:: \hat y = m(x) + \hat f(x, \hat\omega)
@@ -61,13 +64,14 @@ class LocalW2Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # 
         The mean m. "auto" chooses by cross-validation, with rows weighted by inverse local variance, from
         ridge regression, polynomial ridge (degree 2 up to 20 columns, degree 3 up to 4) and histogram
         gradient boosting. A regressor of yours is cloned and fitted as it is; None means no mean.
-    delta : "auto" or float
-        A number is the radius of the balls in the units of X. "auto" takes the nearest rows of each row on
-        standardised X: ``min(150, max(2, N // 5))`` with a base, about ``sqrt(N)`` without, where the slope
-        of the mean would otherwise pass for spread.
+    delta : "auto", float or Nearest(k)
+        A number is the radius of the balls in the units of X, ``Nearest(k)`` the k nearest rows of each row.
+        "auto" chooses k by ``select_delta`` from what the base leaves out of fold: rows are forecast by the
+        others of their balls. See ``selection_``.
     norm : "auto" or Norm
-        The norm that balls are measured in. A ``Norm`` applies to X as given; "auto" is Euclidean, on X as
-        given where delta is a number and on standardised X where it is "auto".
+        The norm that balls are measured in. A ``Norm`` applies to X as given. "auto" is chosen with delta
+        from standardised columns, columns weighted by how they move the base, by their slopes, and
+        Mahalanobis; for ``Nearest(k)`` it is Euclidean on standardised columns, for a number on X as given.
     discrepancy : {"w2", "sliced", "mmd", "energy", "mse", "meanvar"} or Discrepancy
         "w2" is the squared W2 for one output. For several it is the sliced W2 if debiased, because
         debiased W2 is not minimised by the truth on few rows, and the exact assignment if not. "mse" and
@@ -93,6 +97,11 @@ class LocalW2Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # 
         every draw are refused.
     storable : bool
         Refuse, before the fit, a base that ``save`` cannot store without pickle. False fits it anyway.
+    calibrate : bool
+        Make ``predict_interval`` cover as often as it says, by rows that the fit has not seen (see
+        ``docs/calibration.md``). From 2000 rows on a fifth of them (at most 5000) is held out: coverage is
+        then guaranteed. With fewer the fit, on all rows, is followed by 5 more (below 1000 rows 10), each
+        without that part of the rows, which takes 5 (10) times as long: close, but not guaranteed.
     device : str
         Where the network is trained; "auto" takes a GPU if there is one.
     random_state : None, int, RandomState or Generator
@@ -106,8 +115,11 @@ class LocalW2Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # 
     base_name_ : which base was chosen; "given" or "none".
     base_slope_, base_intercept_ : (d,), m is ``base_intercept_ + base_slope_ * base``: the regression of y
         on the out-of-fold predictions. A base that finds only noise gets slope 0.
+    delta_, norm_ : the balls that the loss was taken on (``Nearest(k)`` or a radius) and their norm.
+    selection_ : the ``DeltaSelection`` of ``delta="auto"``, else None; a loaded estimator has it no more.
     model_ : the trained ``RandomMLP`` in float64.
     fit_ : the ``Fit``: history, settings and why training stopped.
+    calibration_ : with ``calibrate`` the ``Calibration`` that intervals rest on, else None.
     n_features_in_, feature_names_in_, n_outputs_ : as in scikit-learn.
 
     Examples
@@ -143,6 +155,7 @@ class LocalW2Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # 
         batch_balls: int | None = None,
         checkpoint: Any = None,
         storable: bool = True,
+        calibrate: bool = False,
         device: str = "auto",
         random_state: Any = None,
         verbose: bool = False,
@@ -166,6 +179,7 @@ class LocalW2Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # 
         self.batch_balls = batch_balls
         self.checkpoint = checkpoint
         self.storable = storable
+        self.calibrate = calibrate
         self.device = device
         self.random_state = random_state
         self.verbose = verbose
@@ -181,6 +195,7 @@ class LocalW2Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # 
         """Learn the law of y given x from rows X (N, p) and outputs y (N,) or (N, d)."""
         # A copy is fitted: a refit that fails leaves the old fit whole.
         adopt(self, type(self)(**self.get_params(deep=False))._fit(X, y))
+        clear_checkpoints(self)
         return self
 
     def _fit(self, X: Any, y: Any) -> Self:
@@ -205,14 +220,14 @@ class LocalW2Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # 
             self.activation,
             generator=torch.Generator().manual_seed(seed),
         )
-        objective = self._objective(X, outputs, seed, device)
-        inputs = self._inputs(X).to(device, torch.float32)
+        rows = fitted_rows(self.calibrate, len(X), seed)
+        objective = self._objective(X[rows], outputs[rows], seed, device)
+        inputs = self._inputs(X[rows]).to(device, torch.float32)
         self.fit_: Fit = train(net.to(device), objective, inputs, config)
         self.model_ = net.cpu().double().eval()
         self._prediction_seed = seed
-        if self.checkpoint is not None and self.fit_.stopped == "all epochs done":
-            with suppress(OSError):  # one that stays would only be found finished
-                Path(self.checkpoint).unlink()
+        self.seen_rows_ = SeenRows.of(X, outputs)
+        self.calibration_ = calibrated(self, X, outputs, seed) if self.calibrate else None
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
@@ -243,21 +258,22 @@ class LocalW2Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # 
     def predict_quantiles(self, X: Any, q: Any = (0.05, 0.5, 0.95)) -> Array:
         """Quantiles of y at every row, (len(q), N) or (len(q), N, d), output by output; 0 < q < 1.
 
-        From the same common draws as ``predict``; each row's quantiles rise with q.
+        From the same common draws as ``predict``; each row's quantiles rise with q. Never calibrated.
         """
         X, levels = self._validated(X), check_levels(q)
-        centers = self._centers(X)
-        which = np.arange(PREDICTION_DRAWS) % len(centers)
         quantiles = np.empty((len(levels), len(X), self.n_outputs_))
-        for rows, draws in self._common_draws(X):
-            quantiles[:, rows] = np.quantile(draws + centers[which][:, rows], levels, axis=0)
+        for rows, draws in self._outcome_draws(X):
+            quantiles[:, rows] = np.quantile(draws, levels, axis=0)
         return self._shaped(quantiles)
 
-    def predict_interval(self, X: Any, coverage: float = 0.9) -> tuple[Array, Array]:
-        """The central interval that holds y with probability ``coverage``: its lower and upper ends."""
-        coverage = check_probability(coverage, "coverage")
-        lower, upper = self.predict_quantiles(X, [(1 - coverage) / 2, (1 + coverage) / 2])
-        return lower, upper
+    def predict_interval(self, X: Any, coverage: float = 0.9, joint: bool = False) -> tuple[Array, Array]:
+        """The central interval that holds y with probability ``coverage``: its lower and upper ends.
+
+        Each output has its own, or with ``joint`` they form a box that holds all outputs together. Calibrated
+        if the fit was (``calibrate=True``), otherwise as the draws have it.
+        """
+        check_is_fitted(self, "model_")
+        return intervals(self, X, check_probability(coverage, "coverage"), check_flag(joint, "joint"))
 
     def to_stored(self) -> Stored:
         """Everything that prediction needs: plain settings, tensors and regressors (see ``persistence``)."""
@@ -276,14 +292,13 @@ class LocalW2Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # 
         write(path, self.to_stored())
 
     def _check_settings(self) -> None:
-        for name in ("debiased", "residual", "standardize", "storable"):
+        for name in ("debiased", "residual", "standardize", "storable", "calibrate"):
             check_flag(getattr(self, name), name)
         check_count(self.n_folds, "n_folds", 2, why="a row needs a base model that has not seen it")
         check_checkpoint(self.checkpoint, self.random_state)
         if not (isinstance(self.norm, Norm) or (isinstance(self.norm, str) and self.norm == "auto")):
             raise ValueError(f"norm={self.norm!r} is not known; give 'auto' or a Norm, such as Euclidean().")
-        if isinstance(self.delta, str) and self.delta != "auto":
-            raise ValueError(f"delta={self.delta!r} is not known; give 'auto' or a radius, such as 0.1.")
+        check_delta(self.delta)
         if self.base is None or (isinstance(self.base, str) and self.base == "auto"):
             return
         # Of a stack of regressors only the class has predict before it is fitted.
@@ -320,8 +335,13 @@ class LocalW2Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # 
         """The loss on what the base leaves; learns the scales and the base on the way."""
         discrepancy = discrepancy_of(self.discrepancy, self.debiased, self.n_outputs_)
         self._x_mean, self._x_scale = moments(X, self.standardize)
-        near, balls = self._balls(X)
+        near = rough_balls(X, self.norm)
         mean = self._center(X, y, near, seed)
+        chosen = choose_balls(X, y, mean, self.delta, self.norm, self.debiased)
+        self.delta_, self.norm_, self.selection_ = chosen.balls, chosen.norm, chosen.selection
+        balls = chosen.neighborhoods(X)
+        if isinstance(chosen.balls, Nearest):  # balls of a given radius may be too small to show a spread
+            near = balls
         self.base_models_, self.base_name_ = mean.models, mean.name
         self.base_slope_, self.base_intercept_ = mean.slope, mean.intercept
         residuals = y - mean.out_of_fold
@@ -335,23 +355,6 @@ class LocalW2Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # 
             discrepancy = Anchored(discrepancy, anchor_strength(near, residuals / scale))
         target = torch.tensor(residuals, dtype=torch.float32, device=device)
         return Objective(target, balls, discrepancy, scale=scale)
-
-    def _balls(self, X: Array) -> tuple[Neighborhoods, Neighborhoods]:
-        """The nearest rows of each row, which say what "local" means to the base; the balls of the loss."""
-        if isinstance(self.delta, str):
-            near = self._nearest(X)
-            return near, near
-        norm = self.norm if isinstance(self.norm, Norm) else Euclidean()
-        balls = Neighborhoods.within(X, check_radius(self.delta), norm)
-        return balls if self.base is None else self._nearest(X), balls
-
-    def _nearest(self, X: Array) -> Neighborhoods:
-        n = len(X)
-        k = max(2, round(n**0.5)) if self.base is None else min(150, max(2, n // 5))
-        if isinstance(self.norm, Norm):
-            return Neighborhoods.nearest(X, k, self.norm)
-        mean, scale = moments(X, True)
-        return Neighborhoods.nearest((X - mean) / scale, k)
 
     def _center(self, X: Array, y: Array, near: Neighborhoods, seed: int) -> FoldedMean:
         if self.base is not None:
@@ -379,6 +382,13 @@ class LocalW2Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # 
             generator = torch.Generator().manual_seed(self._prediction_seed)
             draws = balanced_draws(self.model_, inputs[rows], PREDICTION_DRAWS, generator)
             yield rows, draws.numpy() @ self._y_factor
+
+    def _outcome_draws(self, X: Array) -> Iterator[tuple[slice, Array]]:
+        """Common draws of y itself, (draws, rows, d), some rows at a time: each with one fold's mean."""
+        centers = self._centers(X)
+        which = np.arange(PREDICTION_DRAWS) % len(centers)
+        for rows, draws in self._common_draws(X):
+            yield rows, draws + centers[:, rows][which]
 
     def _shaped(self, values: Array) -> Array:
         return values[..., 0] if self._y_ndim == 1 else values

@@ -13,16 +13,18 @@ from torch import Tensor
 
 from localw2 import losses, norms
 from localw2._validation import Array
+from localw2.balls import Nearest
 from localw2.checkpoints import history_tensors, tensors_history
 from localw2.fit_config import FitConfig
 from localw2.models.base import RandomMap
 from localw2.models.network import ACTIVATIONS
+from localw2.seen_rows import SeenRows
 from localw2.training import Fit
 
 _OBJECTS: dict[str, type[Any]] = {
     c.__name__: c
     for c in (
-        norms.Euclidean, norms.Weighted, norms.Mahalanobis,
+        Nearest, norms.Euclidean, norms.Weighted, norms.Mahalanobis,
         losses.SquaredW2, losses.SlicedW2, losses.MMD, losses.MSE, losses.MeanVar, losses.EnergyScore,
     )
 }  # fmt: skip
@@ -62,6 +64,21 @@ def stored_fit(fit: Fit) -> tuple[dict[str, Any], dict[str, Tensor]]:
     config = replace(fit.config, checkpoint=None, history=None, resume=False)
     plain = {name: getattr(fit, name) for name in ("stopped", "best_score", "best_epoch", "seconds")}
     return {"config": asdict(config), **plain}, history_tensors(fit.history)
+
+
+def stored_seen(estimator: Any) -> tuple[int | None, dict[str, Tensor]]:
+    """The memory of the training rows, if there is one: how many, and their sketch."""
+    seen = getattr(estimator, "seen_rows_", None)
+    if seen is None:
+        return None, {}
+    return seen.n_distinct, {"seen_rows": torch.tensor(seen.codes)}
+
+
+def restored_seen(n_distinct: Any, tensors: dict[str, Tensor]) -> SeenRows | None:
+    """What ``stored_seen`` described; older files have none."""
+    if n_distinct is None:
+        return None
+    return SeenRows(tensors["seen_rows"].numpy().copy(), whole_number(n_distinct))
 
 
 def restored_fit(model: RandomMap, settings: dict[str, Any], tensors: dict[str, Tensor]) -> Fit:

@@ -9,12 +9,15 @@ import torch
 from torch import Tensor
 
 from localw2._validation import Array, check_probability
+from localw2.conformal import Calibration
 from localw2.estimators.stored_values import (
     network_settings,
     restored_fit,
     restored_object,
+    restored_seen,
     sized_array,
     stored_fit,
+    stored_seen,
     stored_value,
     text,
     whole_number,
@@ -23,6 +26,7 @@ from localw2.models.network import RandomMLP
 from localw2.persistence import Stored
 
 KIND = "LocalW2Regressor"
+_SCORES = "calibration_scores"
 _ARRAYS = {
     "x_mean": "_x_mean",
     "x_scale": "_x_scale",
@@ -56,13 +60,18 @@ def store_regressor(estimator: Any) -> Stored:
         "n_outputs": estimator.n_outputs_,
         "y_ndim": estimator._y_ndim,
         "base_name": estimator.base_name_,
+        "balls": {name: stored_value(name, getattr(estimator, f"{name}_")) for name in ("delta", "norm")},
         "seed": estimator._prediction_seed,
         "fit": fit,
+        "calibration": None if estimator.calibration_ is None else estimator.calibration_.kind,
     }
     tensors = {f"model.{name}": value for name, value in estimator.model_.state_dict().items()}
-    tensors |= history
+    settings["seen_rows"], seen = stored_seen(estimator)
+    tensors |= history | seen
     for name, attribute in _ARRAYS.items():
         tensors[name] = torch.tensor(getattr(estimator, attribute), dtype=torch.float64)
+    if estimator.calibration_ is not None:
+        tensors[_SCORES] = torch.tensor(estimator.calibration_.scores, dtype=torch.float64)
     return Stored(KIND, settings, tensors, regressors)
 
 
@@ -98,9 +107,23 @@ def _fill(estimator: Any, stored: Stored) -> None:
         if getattr(model, "n_features_in_", p) != p:
             raise ValueError(f"a base model has {model.n_features_in_} feature(s), the network {p}.")
     estimator.base_name_ = text(settings["base_name"])
+    for name, value in settings.get("balls", {}).items():  # files of the first release have none
+        setattr(estimator, {"delta": "delta_", "norm": "norm_"}[name], restored_object(value))
+    estimator.selection_ = None
+    estimator.seen_rows_ = restored_seen(settings.get("seen_rows"), stored.tensors)
     estimator._prediction_seed = whole_number(settings["seed"], 0)
     estimator.model_ = _network(parameters, p, d, stored.tensors)
     estimator.fit_ = restored_fit(estimator.model_, settings["fit"], stored.tensors)
+    estimator.calibration_ = _calibration(settings.get("calibration"), stored.tensors.get(_SCORES), d)
+
+
+def _calibration(kind: Any, scores: Tensor | None, d: int) -> Calibration | None:
+    """What calibrates the intervals, if anything does; files from before it existed have neither."""
+    if kind is None and scores is None:
+        return None
+    if kind is None or scores is None:
+        raise ValueError(f"calibration={kind!r} comes {'without' if scores is None else 'with'} its scores.")
+    return Calibration(sized_array(_SCORES, scores, len(scores), d), text(kind))
 
 
 def store_coefficients(estimator: Any) -> Stored:
@@ -112,7 +135,7 @@ def store_coefficients(estimator: Any) -> Stored:
         "n_features": estimator.n_features_in_,
         "confidence": getattr(estimator, "confidence_", None),
     }
-    tensors = {}
+    settings["seen_rows"], tensors = stored_seen(estimator)
     for name, attributes in _COEFFICIENTS.items():
         if hasattr(estimator, attributes[0]):
             columns = [
@@ -137,8 +160,10 @@ def restore_coefficients(estimator: Any, stored: Stored) -> None:
         p = whole_number(settings["n_features"])
         estimator.n_features_in_ = p
         _name_features(estimator, settings["feature_names"], p)
+        estimator.seen_rows_ = restored_seen(settings.get("seen_rows"), stored.tensors)
         known = [name for name in _COEFFICIENTS if name in stored.tensors]
-        if set(known) not in (_ALWAYS, set(_COEFFICIENTS)) or set(known) != set(stored.tensors):
+        given = set(stored.tensors) - {"seen_rows"}
+        if set(known) not in (_ALWAYS, set(_COEFFICIENTS)) or set(known) != given:
             raise ValueError(
                 f"it has {sorted(stored.tensors)}: standard errors come all together or not at all."
             )

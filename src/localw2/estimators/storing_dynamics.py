@@ -16,8 +16,10 @@ from localw2.estimators.stored_values import (
     network_settings,
     restored_fit,
     restored_object,
+    restored_seen,
     sized_array,
     stored_fit,
+    stored_seen,
     stored_value,
     whole_number,
 )
@@ -53,6 +55,8 @@ def store_ode(estimator: Any) -> Stored:
         }
     tensors = {f"field.{name}": value for name, value in field.state_dict().items()}
     tensors["state_size"] = estimator.model_.state_size
+    settings["seen_rows"], seen = stored_seen(estimator)
+    tensors |= seen
     if hasattr(estimator, "fit_"):
         settings["fit"], history = stored_fit(estimator.fit_)
         tensors |= history
@@ -92,6 +96,7 @@ def _fill(estimator: Any, stored: Stored, given: dict[str, Any]) -> None:
     seed = whole_number(settings["seed"], 0)
     if settings["fit"] is not None:
         estimator.fit_ = restored_fit(estimator.model_, settings["fit"], tensors)
+    estimator.seen_rows_ = restored_seen(settings.get("seen_rows"), tensors)
     estimator._summarise(seed)
 
 

@@ -1,0 +1,396 @@
+r"""How large a ball, in which norm: the choice by the score of a row that is held out of its own ball.
+
+A local loss treats the rows of a ball as draws of one law. Whether they are can be seen from the data alone:
+forecast each row by the other rows of its ball and score the forecast by the CRPS, a proper score. Small
+balls make noisy forecasts, large ones mix laws; the best ball size, and the best norm, balance the two. No
+model is trained, so the choice takes a second and does not depend on the network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, final
+
+import numpy as np
+from scipy.spatial import cKDTree
+from scipy.special import ndtr
+from scipy.stats import binom
+
+from localw2._validation import Array, as_array, as_rows, check_count, check_flag, seed_of
+from localw2.balls import Nearest
+from localw2.neighborhoods import Neighborhoods
+from localw2.norms import Euclidean, Mahalanobis, Norm, Weighted, check_norm
+
+PROBES = 1000  # rows that are forecast; more would sharpen the scores little
+SIZES = (12, 17, 24, 34, 48, 68, 96, 136, 192, 272, 384)  # of balls; a step of sqrt(2)
+MARGIN = 0.005  # of the score: less is no reason for larger balls, which cost more, or for another norm
+_EVEN = 0.4  # of the median ball's rows that the smallest balls of one radius have where density is even
+_CLIMATE_ROWS = 2000  # rows that stand for all in the forecast of a row without neighbours
+
+
+@final
+@dataclass(frozen=True)
+class Candidate:
+    """Balls that were tried: ``balls`` is ``Nearest(k)`` or a radius, in the units of ``norm``.
+
+    ``sizes`` are the 5 %, 50 % and 95 % quantiles of the number of rows in a ball, the row itself included;
+    ``score`` is the mean held-out CRPS relative to that of the whole sample as forecast, ``behind`` how much
+    worse it is than the best candidate's and ``behind_se`` the standard error of that difference.
+    """
+
+    norm_name: str
+    norm: Norm
+    balls: Nearest | float
+    sizes: tuple[float, float, float]
+    score: float
+    behind: float
+    behind_se: float
+
+
+@final
+@dataclass(frozen=True)
+class DeltaSelection:
+    """What ``select_delta`` tried and chose.
+
+    ``balls`` is the choice, ``Nearest(k)`` or a radius; ``norm`` belongs to it. ``delta`` is a radius in any
+    case: for ``Nearest(k)`` the median distance to the k-th row. ``why`` says it in words.
+    """
+
+    candidates: tuple[Candidate, ...]
+    chosen: Candidate
+    delta: float
+    why: str
+    n_rows: int
+
+    @property
+    def norm(self) -> Norm:
+        """The norm of the chosen balls."""
+        return self.chosen.norm
+
+    @property
+    def balls(self) -> Nearest | float:
+        """The chosen balls: what ``LocalW2Regressor(delta=...)`` takes."""
+        return self.chosen.balls
+
+    def neighborhoods(self, x: Any) -> Neighborhoods:
+        """The chosen balls of these rows."""
+        return Neighborhoods.of(x, self.balls, self.norm)
+
+    def table(self) -> str:
+        """All candidates, the best first: what they are, their sizes and scores."""
+        lines = [f"{'norm':<16}{'balls':<18}{'rows a ball':>16}{'score':>9}{'behind':>17}"]
+        for c in sorted(self.candidates, key=lambda c: c.score):
+            sizes = " ".join(f"{size:.0f}" for size in c.sizes)
+            mark = "  <- chosen" if c is self.chosen else ""
+            lines.append(
+                f"{c.norm_name:<16}{describe(c.balls):<18}{sizes:>16}{c.score:>9.4f}"
+                f"{c.behind:>9.4f} ±{c.behind_se:.4f}{mark}"
+            )
+        return "\n".join(lines)
+
+    def plot(self, ax: Any = None) -> Any:
+        """Score against ball size, a line for each norm; returns the Axes."""
+        from localw2.plots import ball_scores
+
+        lines: dict[str, list[tuple[float, float, float]]] = {}
+        for c in self.candidates:
+            kind = "" if isinstance(c.balls, Nearest) else ", one radius"
+            lines.setdefault(c.norm_name + kind, []).append((c.sizes[1], c.score, c.behind_se))
+        return ball_scores(lines, (self.chosen.sizes[1], self.chosen.score), ax)
+
+    def __repr__(self) -> str:
+        return f"DeltaSelection({describe(self.balls)}, norm {self.chosen.norm_name}: {self.why})"
+
+
+def select_delta(
+    x: Any,
+    y: Any,
+    norm: Any = "auto",
+    *,
+    center: Any = None,
+    relevance: Any = None,
+    debiased: bool = True,
+    adaptive: bool | str = "auto",
+    sizes: Sequence[int] | None = None,
+    random_state: Any = 0,
+) -> DeltaSelection:
+    r"""Choose the balls of a local loss from the data: their size, the norm, one radius or k nearest rows.
+
+    Every candidate is scored by the mean CRPS of rows forecast by the *other* rows of their balls,
+
+    .. math:: \frac1k \sum_{j} |y_j - y_i| - \frac1{2k^2} \sum_{j, l} |y_j - y_l|, \quad j, l \in B_i, \ne i.
+
+    x is (N, p), y (N,) or (N, d), where outputs are put on one scale and their scores averaged. ``center``,
+    of the shape of y, is a mean to be taken off y first: out-of-fold predictions, for a centred loss.
+    ``relevance`` (p,) says by how much each standardised column moves the mean, such as a base regressor
+    knows it; it adds a norm to the candidates. ``debiased=False`` shrinks each ball's law as the printed loss
+    does (by :math:`r_k`, see ``shrinkage``), which asks for larger balls.
+
+    ``norm="auto"`` tries standardised columns, columns weighted by their slopes, the Mahalanobis norm and, if
+    given, relevance. A simpler candidate wins if it is less than a standard error, or half a percent, behind:
+    standardised columns before others, smaller balls before larger. ``adaptive=True`` takes k nearest rows,
+    False one radius, "auto" one radius only where density is even: where few of its balls are much smaller
+    than the others. With more than 1000 rows a random thousand is forecast.
+
+    >>> rng = np.random.default_rng(0)
+    >>> x = rng.uniform(-1, 1, (1000, 2))
+    >>> y = np.where(x[:, 0] > 0, 3.0, 1.0) * rng.normal(size=1000)
+    >>> choice = select_delta(x, y, adaptive=True)
+    >>> choice.balls, choice.chosen.norm_name
+    (Nearest(k=96), 'standardised')
+    """
+    check_flag(debiased, "debiased")
+    if not (isinstance(adaptive, bool) or adaptive == "auto"):
+        raise ValueError(f"adaptive={adaptive!r} is not known; give True, False or 'auto'.")
+    rows, outputs = _checked(x, y, center)
+    seed = seed_of(random_state)
+    norms = _norms(as_rows(x), y, norm, relevance)
+    usable = _sizes(sizes, len(rows))
+    trial = _Trial(rows, outputs, usable, debiased, np.random.default_rng(seed))
+    nearest = [t for name, n in norms.items() for t in trial.nearest(name, n)]
+    kept = _simplest(nearest, next(iter(norms)))
+    # One radius is tried in the norm that won.
+    radii = trial.radii(kept.name, kept.norm)
+    if adaptive is not True and radii:
+        rival = _simplest(radii, kept.name)
+        if adaptive is False or (rival.even and _close(rival, kept)):
+            kept = rival
+    tried = nearest + radii
+    best = min(tried, key=lambda t: t.mean)
+    found = {id(t): t.candidate(best, trial.climate) for t in tried}
+    chosen = found[id(kept)]
+    return DeltaSelection(tuple(found.values()), chosen, kept.delta, _why(chosen, kept, best), len(rows))
+
+
+def describe(balls: Nearest | float) -> str:
+    """Balls in words.
+
+    >>> describe(Nearest(12)), describe(0.25)
+    ('12 nearest rows', 'radius 0.25')
+    """
+    return f"{balls.k} nearest rows" if isinstance(balls, Nearest) else f"radius {balls:.4g}"
+
+
+def shrinkage(k: int) -> float:
+    r"""By what factor the printed loss shrinks the spread of a Gaussian in balls of k rows.
+
+    .. math:: r_k = \frac1k \sum_{i \le k} (E z_{(i)})^2
+
+    With r_1 = 0; the error of the numerical integration is below 1e-9.
+
+    >>> [round(shrinkage(k), 2) for k in (1, 2, 5, 10, 50)]
+    [0.0, 0.32, 0.64, 0.79, 0.95]
+    """
+    z = np.linspace(-10, 10, 801)
+    # The i-th of k is near z if i - 1 of the k - 1 others are below it.
+    place = binom.pmf(np.arange(k)[:, None], k - 1, ndtr(z)) * k * np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)
+    means = (place * z).sum(1) * (z[1] - z[0])
+    return float((means**2).mean())
+
+
+@cache
+def _shrinkages(most: int) -> Array:
+    """Those of 1 to ``most`` rows, between some sizes by interpolation, which is good to three digits."""
+    known = np.unique(np.round(np.geomspace(1, most, 24)).astype(int))
+    lost = np.log([1 - shrinkage(int(k)) for k in known])
+    shrunk: Array = 1 - np.exp(np.interp(np.log(np.arange(1, most + 1)), np.log(known), lost))
+    return shrunk
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Tried:
+    """A candidate with its score at every probe."""
+
+    name: str
+    norm: Norm
+    balls: Nearest | float
+    delta: float
+    counts: Array
+    scores: Array
+
+    @property
+    def mean(self) -> float:
+        return float(self.scores.mean())
+
+    @property
+    def even(self) -> bool:
+        """Whether few balls are much smaller than the others."""
+        low, middle = np.quantile(self.counts + 1, [0.05, 0.5])
+        return bool(low >= _EVEN * middle)
+
+    def candidate(self, best: _Tried, climate: float) -> Candidate:
+        low, middle, high = (float(v) for v in np.quantile(self.counts + 1, [0.05, 0.5, 0.95]))
+        behind, error = _behind(self, best)
+        return Candidate(
+            self.name, self.norm, self.balls, (low, middle, high),
+            self.mean / climate, behind / climate, error / climate,
+        )  # fmt: skip
+
+
+class _Trial:
+    """The rows that are forecast, and how any balls do at it."""
+
+    def __init__(
+        self, rows: Array, outputs: Array, sizes: list[int], debiased: bool, rng: np.random.Generator
+    ) -> None:
+        self.rows, self.outputs, self.sizes = rows, outputs, sizes
+        n = len(rows)
+        self.probes = np.sort(rng.permutation(n)[:PROBES])
+        self.shrink = None if debiased else _shrinkages(sizes[-1])
+        some = np.sort(rng.permutation(n)[:_CLIMATE_ROWS])
+        everyone = np.broadcast_to(outputs[some], (len(self.probes), len(some), outputs.shape[1]))
+        self.climates = self._scores(everyone, np.full(len(self.probes), len(some)), shrunk=False)
+        self.climate = float(self.climates.mean()) or 1.0
+
+    def nearest(self, name: str, norm: Norm) -> list[_Tried]:
+        """Balls of the k nearest rows, for every size."""
+        distances, others = self._neighbors(norm)
+        found = []
+        for k in self.sizes:
+            counts = np.full(len(self.probes), k - 1)
+            scores = self._scores(self.outputs[others[:, : k - 1]], counts)
+            radius = float(np.median(distances[:, k - 2]))
+            found.append(_Tried(name, norm, Nearest(k), radius, counts, scores))
+        return found
+
+    def radii(self, name: str, norm: Norm) -> list[_Tried]:
+        """Balls of one radius, whose median size is each of the sizes; none where all sizes are equal."""
+        distances, others = self._neighbors(norm)
+        found: list[_Tried] = []
+        for k in self.sizes[:-1]:  # the larger half of the balls must be seen whole
+            radius = float(np.median(distances[:, k - 2]))
+            if radius <= 0 or any(t.delta == radius for t in found):
+                continue
+            counts = (distances <= radius).sum(1)
+            scores = self._scores(self.outputs[others[:, : counts.max()]], counts)
+            found.append(_Tried(name, norm, radius, radius, counts, scores))
+        return found
+
+    def _neighbors(self, norm: Norm) -> tuple[Array, Array]:
+        """Distances to the nearest other rows of each probe, and these rows, the nearest first."""
+        embedded = norm.embed(self.rows)
+        distances, rows = cKDTree(embedded).query(embedded[self.probes], self.sizes[-1])
+        own = rows == self.probes[:, None]
+        # The row itself goes last and is dropped; where copies of it crowd it out, the farthest is.
+        order = np.argsort(own, axis=1, kind="stable")[:, :-1]
+        return np.take_along_axis(distances, order, 1), np.take_along_axis(rows, order, 1)
+
+    def _scores(self, forecasts: Array, counts: Array, shrunk: bool = True) -> Array:
+        """CRPS at every probe of the first ``counts`` of its forecasts (probes, k, d), mean over outputs."""
+        inside = np.arange(forecasts.shape[1]) < counts[:, None]
+        held = np.maximum(counts, 1)
+        weights = np.where(inside, 2.0 * np.arange(forecasts.shape[1]) - held[:, None] + 1, 0.0)
+        total = np.zeros(len(self.probes))
+        for output in range(forecasts.shape[2]):
+            values = forecasts[..., output]
+            if self.shrink is not None and shrunk:
+                mean = np.where(inside, values, 0.0).sum(1, keepdims=True) / held[:, None]
+                values = mean + self.shrink[held - 1][:, None] * (values - mean)
+            gaps = np.where(inside, values - self.outputs[self.probes, None, output], np.inf)
+            gaps.sort(axis=1)
+            gaps = np.where(inside, gaps, 0.0)
+            total += np.abs(gaps).sum(1) / held - (weights * gaps).sum(1) / held**2
+        scores: Array = total / forecasts.shape[2]
+        # A row without others in its ball has only the whole sample to go by.
+        return scores if (counts > 0).all() else np.where(counts > 0, scores, self.climates)
+
+
+def _checked(x: Any, y: Any, center: Any) -> tuple[Array, Array]:
+    rows = as_rows(x).astype(np.float64)
+    rows = rows - rows.mean(0)  # far from the origin distances would lose digits
+    outputs = as_array(y, "y").astype(np.float64)
+    if outputs.ndim not in (1, 2) or len(outputs) != len(rows):
+        raise ValueError(
+            f"x has {len(rows)} rows and y has shape {outputs.shape}; they must be pairs, row by row."
+        )
+    if len(rows) < 4:
+        raise ValueError(f"{len(rows)} rows are too few to hold one out of its neighbours; give at least 4.")
+    if center is not None:
+        middle = as_array(center, "center").astype(np.float64)
+        if middle.shape != outputs.shape:
+            raise ValueError(f"center has shape {middle.shape} and y {outputs.shape}; they must agree.")
+        outputs = outputs - middle
+    outputs = outputs.reshape(len(rows), -1)
+    spread = outputs.std(0)
+    return rows, outputs / np.where(spread > 0, spread, 1.0)
+
+
+def _sizes(sizes: Sequence[int] | None, n: int) -> list[int]:
+    """Ball sizes to try: up to half of the rows, and at least one."""
+    if sizes is None:
+        found = [k for k in SIZES if k <= n // 2]
+        return found or [max(3, n // 2)]
+    checked = [
+        check_count(k, "sizes", 2, n, f"there are {n} rows, and a ball of 1 has no others") for k in sizes
+    ]
+    if not checked:
+        raise ValueError("sizes is empty; give ball sizes to try, such as (10, 30, 100).")
+    return sorted(set(checked))
+
+
+def _norms(rows: Array, y: Any, norm: Any, relevance: Any) -> dict[str, Norm]:
+    """The norms to try by name, the simplest first."""
+    if not (isinstance(norm, str) and norm == "auto"):
+        return {"given": check_norm(norm)}
+    scale = rows.std(0)
+    # Rounding gives a constant column a tiny spread; it must not decide what is near.
+    faint = 1e-12 * np.abs(rows).max(0)
+    unit = np.where(scale > faint, 1 / np.where(scale > 0, scale, 1.0), 0.0)
+    if not unit.any():
+        return {"given": Euclidean()}
+    found: dict[str, Norm] = {"standardised": Weighted(unit)}
+    if rows.shape[1] == 1:
+        return found
+    if relevance is not None:
+        weights = as_array(relevance, "relevance").astype(np.float64)
+        if weights.shape != unit.shape or (weights < 0).any():
+            raise ValueError(
+                f"relevance has shape {weights.shape}, smallest {weights.min():g}; "
+                f"give one number >= 0 for each of the {len(unit)} columns."
+            )
+        if (weights * unit).any():
+            found["relevance"] = Weighted(weights / weights.max() * unit)
+    try:
+        slopes = np.asarray(Weighted.from_regression(rows - rows.mean(0), y).weights)
+        found["slopes"] = Weighted(np.where(unit > 0, slopes, 0.0))
+    except ValueError:  # y has no slope in x: nothing to weigh by
+        pass
+    found["mahalanobis"] = Mahalanobis.from_data(rows)
+    return found
+
+
+def _behind(tried: _Tried, best: _Tried) -> tuple[float, float]:
+    """How much worse on average, and the standard error of that, from paired rows."""
+    gaps = tried.scores - best.scores
+    return float(gaps.mean()), float(gaps.std(ddof=1) / np.sqrt(len(gaps)))
+
+
+def _close(tried: _Tried, best: _Tried) -> bool:
+    """Whether it is behind by no more than chance, or by so little that it does not matter."""
+    behind, error = _behind(tried, best)
+    return behind <= max(error, MARGIN * best.mean)
+
+
+def _simplest(tried: list[_Tried], simple: str) -> _Tried:
+    """The smallest balls that are close to the best, in the simple norm if that has any."""
+    best = min(tried, key=lambda t: t.mean)
+    close = [t for t in tried if _close(t, best)]
+    plain = [t for t in close if t.name == simple] or [t for t in close if t.name == best.name]
+    return min(plain, key=lambda t: float(np.median(t.counts)))
+
+
+def _why(chosen: Candidate, kept: _Tried, best: _Tried) -> str:
+    gain = 100 * (1 - chosen.score)
+    if chosen.score >= 1:
+        told = "balls tell no more about y than the whole sample does"
+    else:
+        told = f"rows are forecast {gain:.1f} % better by their balls than by the whole sample"
+    if kept is best:
+        return f"{told}; no other candidate is better"
+    return (
+        f"{told}; {describe(best.balls)} ({best.name}) is better by "
+        f"{chosen.behind:.4f} ± {chosen.behind_se:.4f} only, and this is simpler"
+    )

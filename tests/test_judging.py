@@ -1,0 +1,117 @@
+"""Estimators diagnose themselves on new rows, and know which rows are not new."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+import localw2
+from localw2 import (
+    LocalW2ODE,
+    LocalW2Regressor,
+    RandomCoefficientRegressor,
+    SeenRowsWarning,
+    conditional_test,
+)
+from localw2.datasets import FourStates, Linear, Nonlinear
+
+
+@pytest.fixture(scope="module")
+def coefficients():
+    return RandomCoefficientRegressor("ml", random_state=0).fit(*Linear().sample(500, random_state=0))
+
+
+@pytest.fixture(scope="module")
+def regressor():
+    return LocalW2Regressor(width=8, max_epochs=3, random_state=0).fit(
+        *Nonlinear().sample(100, random_state=0)
+    )
+
+
+@pytest.fixture(scope="module")
+def states():
+    y, t, _ = FourStates(0.1, 0.25).sample(20, random_state=0)
+    return LocalW2ODE(width=8, max_epochs=2, random_state=0).fit(y, t), y, t
+
+
+def test_a_good_fit_is_called_calibrated(coefficients):
+    x, y = Linear().sample(400, random_state=1)
+    found = coefficients.diagnose(x, y, random_state=0)
+    assert found.calibrated
+    assert found.verdict[0].startswith("Calibrated as far as 400 rows can tell")
+
+
+def test_an_unfinished_fit_is_not(regressor):
+    found = regressor.diagnose(*Nonlinear().sample(400, random_state=1), random_state=0)
+    assert not found.calibrated
+
+
+def test_the_same_random_state_gives_the_same_diagnosis(coefficients):
+    x, y = Linear().sample(50, random_state=1)
+    assert str(coefficients.diagnose(x, y, random_state=3)) == str(
+        coefficients.diagnose(x, y, random_state=3)
+    )
+
+
+@pytest.mark.parametrize("name", ["coefficients", "regressor"])
+def test_rows_of_the_fit_give_a_warning_also_after_loading(name, request, tmp_path):
+    model = request.getfixturevalue(name)
+    truth = Linear() if name == "coefficients" else Nonlinear()
+    x, y = truth.sample(500 if name == "coefficients" else 100, random_state=0)
+    localw2.save(model, tmp_path / "model.safetensors")
+    new_x, new_y = truth.sample(60, random_state=7)
+    for estimator in (model, localw2.load(tmp_path / "model.safetensors")):
+        with pytest.warns(SeenRowsWarning, match="100 % of these rows were trained on"):
+            estimator.diagnose(x, y, n_samples=20, random_state=0)
+        with pytest.warns(SeenRowsWarning, match="50 %"):
+            estimator.diagnose(np.r_[x[:60], new_x], np.r_[y[:60], new_y], n_samples=20, random_state=0)
+        with pytest.warns(SeenRowsWarning):
+            conditional_test(x, y, estimator, 0.3, n_permutations=19, random_state=0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", SeenRowsWarning)
+            estimator.diagnose(new_x, new_y, n_samples=20, random_state=0)
+
+
+def test_trajectories(states, tmp_path):
+    model, y, t = states
+    new, _, _ = FourStates(0.1, 0.25).sample(30, random_state=1)
+    found = model.diagnose(new, t, n_samples=20, random_state=0)
+    assert found.verdict
+    localw2.save(model, tmp_path / "model.safetensors")
+    for estimator in (model, localw2.load(tmp_path / "model.safetensors")):
+        with pytest.warns(SeenRowsWarning, match="100 %"):
+            estimator.diagnose(y, t, n_samples=20, random_state=0)
+
+
+def test_bad_input(coefficients, states):
+    x, y = Linear().sample(20, random_state=1)
+    with pytest.raises(ValueError, match="n_samples=1"):
+        coefficients.diagnose(x, y, n_samples=1)
+    with pytest.raises(ValueError, match="19"):
+        coefficients.diagnose(x, y[:19])
+    model, paths, t = states
+    with pytest.raises(ValueError, match="complete trajectories"):
+        model.diagnose(paths[:, :3], t)
+    with pytest.raises(ValueError, match="n_times=0"):
+        model.diagnose(paths, t, n_times=0)
+    paths = paths.copy()
+    paths[0, 1] = np.nan
+    with pytest.raises(ValueError, match="Y has"):
+        model.diagnose(paths, t)
+
+
+def test_files_of_the_first_release_have_no_memory(regressor):
+    stored = regressor.to_stored()
+    del stored.settings["seen_rows"], stored.settings["balls"], stored.tensors["seen_rows"]
+    old = LocalW2Regressor.from_stored(stored)
+    assert old.seen_rows_ is None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SeenRowsWarning)
+        old.diagnose(*Nonlinear().sample(100, random_state=0), n_samples=20, random_state=0)
+
+
+def test_a_forged_memory_is_refused(regressor):
+    stored = regressor.to_stored()
+    stored.tensors["seen_rows"] = stored.tensors["seen_rows"].flip(0)
+    with pytest.raises(ValueError, match="ascending"):
+        LocalW2Regressor.from_stored(stored)
