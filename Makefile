@@ -7,7 +7,7 @@ INSTALLED := .venv/.installed
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types test-slow bench-loss bench-fit bench-accuracy bench-neighbors bench-ode bench-accuracy-ode paper paper-quick clean
+.PHONY: help demo test lint types test-slow bench-loss bench-fit bench-accuracy bench-neighbors bench-ode bench-accuracy-ode bench-selection bench-calibration paper paper-quick clean
 
 help:
 	@echo "make demo            set up .venv, then fit the nonlinear example and draw it"
@@ -19,6 +19,8 @@ help:
 	@echo "make bench-neighbors a million rows: seconds and peak memory"
 	@echo "make bench-ode       an epoch of the paper's ODE problem against the loop, as a ratio"
 	@echo "make bench-accuracy-ode errors of ODE fits beside the truth (half an hour)"
+	@echo "make bench-selection DATA=dir   delta=auto against the best delta of a grid"
+	@echo "make bench-calibration DATA=dir coverage of calibrated intervals on standard splits"
 	@echo "make paper           every figure and table of the paper, into paper/ (hours; goes on where it was)"
 	@echo "make paper-quick     the same with tiny settings, into paper/quick/ (under 3 minutes on 2 cores)"
 
@@ -62,6 +64,15 @@ bench-ode: $(INSTALLED)
 
 bench-accuracy-ode: $(INSTALLED)
 	$(BIN)/python benchmarks/accuracy_ode.py
+
+# A folder of tables, NAME/data.txt with the target last: make bench-selection DATA=folder
+DATA ?=
+
+bench-selection: $(INSTALLED)
+	$(BIN)/python benchmarks/selection.py $(if $(DATA),--data-dir $(DATA))
+
+bench-calibration: $(INSTALLED)
+	$(BIN)/python benchmarks/calibration.py --data-dir $(DATA)
 
 EXPERIMENTS := linear nonlinear harder architecture concrete dynamics
 

@@ -3,10 +3,10 @@
     python benchmarks/calibration.py --data-dir DIR [--sets concrete energy yacht] [--splits 20] [--jobs 2]
                                      [--out FILE] [--quick]
 
-DIR holds ``<set>/data.txt`` (see ``uci.py``, also for the splits). Coverage is over the test rows of all splits
-together; its interval is the exact binomial one (95 %), as if these rows were independent (a row can be in
-several test sets). The uncalibrated interval is that of the very same model. With ``--out`` every finished split
-is kept in a JSON file, and a second call goes on where the first was stopped.
+DIR holds ``<set>/data.txt`` (see ``uci.py``, also for the splits). Coverage is over the test rows of all
+splits together; its interval is the exact binomial one (95 %), as if these rows were independent (a row can be
+in several test sets). The uncalibrated interval is that of the very same model. With ``--out`` every finished
+split is kept in a JSON file, and a second call goes on where the first was stopped.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ import numpy as np
 import torch
 from joblib import Parallel, delayed
 from scipy.stats import binomtest
-from uci import standard_split
 
 from localw2 import LocalW2Regressor
 from localw2.metrics import coverage, interval_width
+from uci import standard_split
 
 SETS = ("concrete", "energy", "yacht")
 COVERAGE = 0.9

@@ -1,13 +1,13 @@
 """Is delta="auto" as good as the best delta? The choice against a grid, on the same data.
 
-    python benchmarks/selection.py [--data-dir DIR] [--seeds 10] [--splits 5] [--jobs 2] [--out FILE] [--quick]
+    python benchmarks/selection.py [--data-dir DIR] [--seeds 10] [--splits 5] [--jobs 2] [--out FILE]
 
-Linear example: error in the SDs of the coefficients of ``RandomCoefficientRegressor``; nonlinear example: error
-in the SD of ``LocalW2Regressor``, both N = 1000 and against the truth, mean over seeds. With ``--data-dir``, a
-folder of tables (NAME/data.txt, the last column the target), mean CRPS over the first standard splits. Grids:
-numbers of nearest rows in the norm that "auto" chose, and radii in the units of x. The best of a grid is picked
-after looking at the truth or at the test rows, on the mean over all seeds: no rule could. ``--out`` keeps what
-was computed, and a run that was stopped goes on from it.
+Linear example: error in the SDs of the coefficients of ``RandomCoefficientRegressor``; nonlinear example:
+error in the SD of ``LocalW2Regressor``, both N = 1000 and against the truth, mean over seeds. With
+``--data-dir``, a folder of tables (NAME/data.txt, the last column the target), mean CRPS over the first
+standard splits. Grids: numbers of nearest rows in the norm that "auto" chose, and radii in the units of x.
+The best of a grid is picked after looking at the truth or at the test rows, on the mean over all seeds: no
+rule could. ``--out`` keeps what was computed, and a run that was stopped goes on from it.
 """
 
 from __future__ import annotations
@@ -118,10 +118,10 @@ def report(name: str, results: list[dict[str, float]]) -> None:
     chosen = f", rows chosen {sorted({int(r['rows']) for r in results})}" if "rows" in results[0] else ""
     print(f"\n{name}: {len(results)} data sets{chosen}")
     print("  " + ", ".join(f"{key}: {value:.4f}" for key, value in means.items()))
+    verdict = "within" if auto <= limit * means[best] else "BEYOND"
     print(
         f"  auto {auto:.4f}, best of the grid {means[best]:.4f} ({best}): ratio {auto / means[best]:.3f}, "
-        f"difference {gaps.mean():+.4f} ± {error:.4f}; {'within' if auto <= limit * means[best] else 'BEYOND'} "
-        f"{100 * (limit - 1):.0f} %"
+        f"difference {gaps.mean():+.4f} ± {error:.4f}; {verdict} {100 * (limit - 1):.0f} %"
     )
 
 

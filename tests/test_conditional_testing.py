@@ -8,7 +8,7 @@ from scipy import stats
 
 import localw2
 from localw2 import conditional_testing, sampler_draws, swap_statistics
-from localw2.balls import Balls
+from localw2.balls import Balls, Nearest
 from localw2.conditional_testing import conditional_test
 from localw2.datasets import FourStates, Nonlinear
 from localw2.sampler_draws import DependentDrawsWarning
@@ -540,3 +540,16 @@ def test_the_picture_has_the_null_and_the_map(inputs):
     one = conditional_test(x, y, lambda x: rng.normal(size=300), None, n_permutations=19, random_state=0)
     assert len(one.plot()) == 1
     matplotlib.pyplot.close("all")
+
+
+def test_nearest_rows_serve_as_balls_too():
+    rng = np.random.default_rng(0)
+    x = np.exp(2 * rng.normal(size=(300, 1)))
+    y = rng.normal(size=300)
+    wide = conditional_test(
+        x, y, lambda x: 3 * rng.normal(size=len(x)), Nearest(40), n_permutations=99, random_state=0
+    )
+    assert set(wide.ball_sizes.tolist()) == {40}
+    assert wide.pvalue == 0.01
+    with pytest.raises(ValueError, match="k of Nearest=1"):
+        conditional_test(x, y, lambda x: rng.normal(size=len(x)), Nearest(1), n_permutations=99)
