@@ -4,7 +4,7 @@
                                      [--out FILE] [--quick]
 
 DIR holds ``<set>/data.txt`` (see ``uci.py``, also for the splits). Coverage is over the test rows of all
-splits together; its interval is the exact binomial one (95 %), as if these rows were independent (a row can be
+splits together; its interval is the exact binomial one (95 %), as if the rows were independent (a row can be
 in several test sets). The uncalibrated interval is that of the very same model. With ``--out`` every finished
 split is kept in a JSON file, and a second call goes on where the first was stopped.
 """

@@ -64,9 +64,11 @@ def clouds(ax: Any, x: Any, draws: Any, offset: float, color: str, label: str) -
 
 
 def log_axis(axis: Any, ticks: Sequence[float] | None = None) -> None:
-    """A logarithmic axis with plain numbers: those given, or 1, 2, 5 and their multiples by ten."""
+    """A logarithmic axis with plain numbers: those given, or 1, 2, 5 (1, 3 on a long axis) and so on."""
     axis.axes.set(**{f"{axis.axis_name}scale": "log"})
-    axis.set_major_locator(ticker.FixedLocator(ticks) if ticks else ticker.LogLocator(subs=(1, 2, 5)))
+    low, high = axis.get_data_interval()
+    steps = (1, 3) if high > 100 * low else (1, 2, 5)
+    axis.set_major_locator(ticker.FixedLocator(ticks) if ticks else ticker.LogLocator(subs=steps))
     axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_locator(ticker.NullLocator())
 

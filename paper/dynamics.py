@@ -86,9 +86,16 @@ def cells(options: Options) -> list[Cell]:
                 for model, count in counts.items()
                 for seed in range(FIRST_SEED, FIRST_SEED + count)
             ]
-    # References first, as they take seconds; then panels before the grid: a run that is cut short has them.
+    # References take seconds. Then panels and the longest fits, then the grid round by round: a run that is
+    # cut short has the panels, and no core waits for a long fit in the end.
+    long = [c for c in found if c["model"] == "printed-sqrt" and c["a"] < max(A)]
     return sorted(
-        found, key=lambda c: (c["model"] not in ("mean", "true"), (c["a"], c["sigma"]) not in PANELS)
+        found,
+        key=lambda c: (
+            c["model"] not in ("mean", "true"),
+            (c["a"], c["sigma"]) not in PANELS and c not in long,
+            c["seed"],
+        ),
     )
 
 
