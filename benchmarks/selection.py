@@ -13,6 +13,7 @@ rule could. ``--out`` keeps what was computed, and a run that was stopped goes o
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import time
@@ -25,6 +26,7 @@ import torch
 from joblib import Parallel, delayed
 from numpy.typing import NDArray
 
+import localw2
 from localw2 import LocalW2Regressor, Nearest, RandomCoefficientRegressor
 from localw2.datasets import Linear, Nonlinear
 from localw2.metrics import crps, std_error
@@ -106,6 +108,14 @@ def run(
     return name, number, found, time.perf_counter() - start
 
 
+def code_print(quick: bool) -> str:
+    """What the results depend on, beside the data: the package, this file, and whether it was a quick run."""
+    digest = hashlib.sha256(str(quick).encode())
+    for path in [*sorted(Path(localw2.__file__).parent.rglob("*.py")), Path(__file__)]:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
 def report(name: str, results: list[dict[str, float]]) -> None:
     """The grid, its best, and the choice beside it."""
     shared = [key for key in results[0] if key not in ("auto", "rows") and all(key in r for r in results)]
@@ -144,8 +154,12 @@ def main() -> None:
     if chosen.only:
         counts = {name: n for name, n in counts.items() if name in chosen.only}
     done: dict[str, dict[str, float]] = {}
+    made_by = code_print(chosen.quick)
     if chosen.out is not None and chosen.out.exists():
-        done = json.loads(chosen.out.read_text())
+        content = json.loads(chosen.out.read_text())
+        if content["made_by"] != made_by:
+            parser.error(f"{chosen.out} was made by other code or with other settings; name another file")
+        done = content["results"]
     missing = [(name, i) for name, n in counts.items() for i in range(n) if f"{name} {i}" not in done]
     runner = Parallel(n_jobs=chosen.jobs, return_as="generator_unordered")
     tasks = (delayed(run)(name, i, chosen.quick, chosen.data_dir) for name, i in missing)
@@ -154,7 +168,7 @@ def main() -> None:
         print(f"{name} {i}: {seconds:.0f} s", flush=True)
         if chosen.out is not None:
             temporary = chosen.out.with_suffix(".tmp")
-            temporary.write_text(json.dumps(done, indent=1))
+            temporary.write_text(json.dumps({"made_by": made_by, "results": done}, indent=1))
             os.replace(temporary, chosen.out)
     for name, n in counts.items():
         report(name, [done[f"{name} {i}"] for i in range(n)])

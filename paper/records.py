@@ -2,9 +2,10 @@
 
 An experiment is a list of cells, each a dict of plain settings with a seed, and a function from it to plain
 values. ``compute`` runs the cells that have no record yet, several at a time, and writes the file after each:
-a killed run goes on where it was. A record names the code that made it. Where the code has changed since, one
-cell of each method is computed again: if it comes out the same the method's other records stand, and bear the
-name of the new code; if not, all of them are computed again. So the results are always those of the code.
+a killed run goes on where it was. A record names the code and the packages that made it. Where these have
+changed since, the cheapest cell of each method is computed again: if it comes out the same the method's other
+records stand, and bear the name of the new code; if not, all of them are computed again. One cell is
+evidence, no proof: after a change that may touch some settings only, delete the file.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def compute(
             if verb == "checked" and not same:
                 differing.add(_method(record["settings"]))
             known[key] = record | {"code": fingerprint}
-            _write(path, experiment, [known[_key(c)] for c in cells if _key(c) in known])
+            _write(path, experiment, _kept(cells, known))
             print(f"  {verb} {i}/{len(chosen)} after {time.perf_counter() - start:.0f} s: {key}", flush=True)
 
     differing: set[str] = set()
@@ -94,7 +95,7 @@ def compute(
     missing = [cell for cell in cells if known.get(_key(cell), {}).get("code") != fingerprint]
     print(f"{experiment}: {len(cells) - len(missing)} of {len(cells)} cells on file", flush=True)
     run(missing, "computed")
-    _write(path, experiment, [known[_key(cell)] for cell in cells])
+    _write(path, experiment, _kept(cells, known))
     return read(experiment, options)
 
 
@@ -141,15 +142,25 @@ def _key(cell: Cell) -> str:
 
 
 def _fingerprint(code: Path) -> str:
-    """A hash of the package, of this file and of the experiment's script."""
+    """A hash of the package, of this file, of the experiment's script and of the packages' versions."""
     digest = hashlib.sha256()
     for path in [*sorted(Path(localw2.__file__).parent.rglob("*.py")), Path(__file__), code]:
         digest.update(path.read_bytes())
+    digest.update(repr([version(name) for name in PACKAGES]).encode())
     return digest.hexdigest()
 
 
 def _method(cell: Cell) -> str:
     return str(cell.get("method", cell.get("model")))
+
+
+def _kept(cells: list[Cell], known: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """The records of these cells, and further repeats of them that are on file, in a fixed order."""
+    wanted = [_key(cell) for cell in cells if _key(cell) in known]
+    alike = {_key(cell | {"seed": None}) for cell in cells}
+    others = (r for key, r in known.items() if key not in set(wanted))
+    repeats = [r for r in others if _key(r["settings"] | {"seed": None}) in alike]
+    return [known[key] for key in wanted] + repeats
 
 
 def _cheapest(cells: list[Cell], known: dict[str, dict[str, Any]]) -> list[Cell]:

@@ -9,6 +9,7 @@ import localw2
 from localw2 import (
     LocalW2ODE,
     LocalW2Regressor,
+    Normal,
     RandomCoefficientRegressor,
     SeenRowsWarning,
     conditional_test,
@@ -61,9 +62,9 @@ def test_rows_of_the_fit_give_a_warning_also_after_loading(name, request, tmp_pa
     localw2.save(model, tmp_path / "model.safetensors")
     new_x, new_y = truth.sample(60, random_state=7)
     for estimator in (model, localw2.load(tmp_path / "model.safetensors")):
-        with pytest.warns(SeenRowsWarning, match="100 % of these rows were trained on"):
+        with pytest.warns(SeenRowsWarning, match="are equal to rows that were trained on"):
             estimator.diagnose(x, y, n_samples=20, random_state=0)
-        with pytest.warns(SeenRowsWarning, match="50 %"):
+        with pytest.warns(SeenRowsWarning, match="60 of these 120 rows"):
             estimator.diagnose(np.r_[x[:60], new_x], np.r_[y[:60], new_y], n_samples=20, random_state=0)
         with pytest.warns(SeenRowsWarning):
             conditional_test(x, y, estimator, 0.3, n_permutations=19, random_state=0)
@@ -79,8 +80,40 @@ def test_trajectories(states, tmp_path):
     assert found.verdict
     localw2.save(model, tmp_path / "model.safetensors")
     for estimator in (model, localw2.load(tmp_path / "model.safetensors")):
-        with pytest.warns(SeenRowsWarning, match="100 %"):
+        with pytest.warns(SeenRowsWarning, match="20 of these 20 rows"):
             estimator.diagnose(y, t, n_samples=20, random_state=0)
+
+
+def test_observed_trajectories_start_in_states():
+    rng = np.random.default_rng(0)
+    t = np.linspace(0, 1, 6)
+
+    def paths(n):
+        start, k = rng.uniform(1, 2, n), rng.normal(1.0, 0.2, n)
+        return start[:, None], (start[:, None] * np.exp(-k[:, None] * t))[..., None]
+
+    y0, train = paths(150)
+    model = LocalW2ODE(
+        lambda t, y, k: -k * y,
+        {"k": Normal(1.0, 0.2)},
+        observe=lambda y: y.log(),
+        max_epochs=40,
+        random_state=0,
+    ).fit(np.log(train), t, y0=y0)
+    new_y0, new = paths(200)
+    with pytest.raises(ValueError, match="give y0"):
+        model.diagnose(np.log(new), t)
+    assert model.diagnose(np.log(new), t, y0=new_y0, n_times=1, random_state=0).calibrated
+
+
+def test_columns_of_a_frame_keep_their_names():
+    pandas = pytest.importorskip("pandas")
+    names = ["age", "bmi", "bp"]
+    x, y = Linear().sample(300, random_state=1)
+    model = RandomCoefficientRegressor("ml", random_state=0).fit(pandas.DataFrame(x, columns=names), y)
+    new_x, new_y = Linear().sample(300, random_state=2)
+    found = model.diagnose(pandas.DataFrame(new_x, columns=names), 3 * new_y, random_state=0)
+    assert any(name in found.table() for name in names)
 
 
 def test_bad_input(coefficients, states):

@@ -59,3 +59,10 @@ def test_bad_norms_say_what_is_wrong(build, message):
 def test_regression_weights_know_no_absolute_scale():
     x = np.linspace(0, 1, 20)
     assert Weighted.from_regression(x, 1e-13 * x).weights[0] == pytest.approx(1e-13)
+
+
+def test_mahalanobis_sees_columns_in_small_units():
+    x = np.random.default_rng(0).normal(size=(100, 2))
+    plain, scaled = (Mahalanobis.from_data(v).embed(v) for v in (x, x * [1e-5, 1e5]))
+    gaps = [np.linalg.norm(v[1:] - v[:-1], axis=1) for v in (plain, scaled)]
+    np.testing.assert_allclose(gaps[0], gaps[1], rtol=1e-6)

@@ -187,8 +187,49 @@ def test_copies_constants_and_few_rows():
     x = np.column_stack([rng.normal(size=50), np.full(50, 0.1)])
     weights = select_delta(x, y).candidates[0].norm.weights
     assert weights[1] == 0
-    assert select_delta([0.0, 1, 2, 3], [0.0, 1, 2, 3]).balls in (Nearest(3), 1.0, 2.0)
-    assert select_delta(rng.normal(size=50), np.zeros(50)).chosen.score == 0  # nothing to forecast
+    assert np.isfinite(select_delta([0.0, 1, 2, 3], [0.0, 1, 2, 3]).delta)
+    nothing = select_delta(rng.normal(size=50), np.zeros(50))
+    assert nothing.chosen.score == 0
+    assert "no spread" in nothing.why
+
+
+def test_among_copies_of_one_x_chance_decides():
+    rng = np.random.default_rng(0)
+    x = np.repeat([0.0, 1.0], 400)
+    y = np.where(x > 0, 5.0, 0.5) * rng.normal(size=800)
+    ordered = np.concatenate([np.sort(y[:400]), np.sort(y[400:])])  # neighbours in the file are alike
+    scores = [select_delta(x, v, sizes=(12, 100)).candidates[0].score for v in (y, ordered)]
+    # A forecast of 11 draws of the right law: its CRPS is 1 + 1/11 times that of the law.
+    law = [np.abs(np.subtract.outer(part, part)).mean() / 2 for part in (y[:400], y[400:])]
+    climate = np.abs(np.subtract.outer(y, y)).mean() / 2
+    for score in scores:
+        assert score == pytest.approx(np.mean(law) * (1 + 1 / 11) / climate, rel=0.06)
+
+
+def test_one_radius_is_had_at_any_size_or_refused():
+    rng = np.random.default_rng(0)
+    y = rng.normal(size=200)
+    assert isinstance(select_delta(rng.normal(size=20), y[:20], adaptive=False).balls, float)
+    assert isinstance(select_delta(rng.normal(size=200), y, sizes=(50,), adaptive=False).balls, float)
+    with pytest.raises(ValueError, match="adaptive=True"):
+        select_delta(np.ones(200), y, adaptive=False)
+
+
+def test_units_of_outputs_do_not_decide_the_norm():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(500, 6))
+    y = 3 * x[:, :2] + 0.3 * rng.normal(size=(500, 2))
+    here, there = (select_delta(x, y * [1, unit], adaptive=True) for unit in (1.0, 1e4))
+    assert (here.balls, here.chosen.norm_name) == (there.balls, there.chosen.norm_name)
+
+
+def test_rounding_is_no_output():
+    rng = np.random.default_rng(0)
+    x = rng.uniform(size=300)
+    y = np.column_stack([x * rng.normal(size=300), 3 * x + 1])
+    known = np.column_stack([np.zeros(300), y[:, 1] + 4e-16 * rng.integers(-1, 2, 300)])
+    both, alone = select_delta(x, y, center=known, sizes=(20, 60)), select_delta(x, y[:, 0], sizes=(20, 60))
+    assert both.candidates[0].score == pytest.approx(alone.candidates[0].score, rel=1e-9)
 
 
 def test_pictures_and_words(steps):
@@ -271,10 +312,22 @@ class TestRegressor:
         assert (loaded.delta, loaded.delta_, loaded.norm_) == (Nearest(20), model.delta_, model.norm_)
         assert loaded.selection_ is None
 
-    @pytest.mark.parametrize("delta", [Nearest(1), Nearest(2.5), "large", -1.0, [1]])
+    @pytest.mark.parametrize("delta", [Nearest(1), "large", -1.0, [1]])
     def test_bad_delta(self, data, delta):
         with pytest.raises(ValueError, match=r"delta|k of Nearest"):
             self.fit(data, delta=delta)
+
+    def test_forged_balls_are_refused(self, data):
+        stored = self.fit(data).to_stored()
+        for forged in (
+            {"delta": "auto", "norm": stored.settings["balls"]["norm"]},
+            {"delta": 0.1, "norm": [1, 2]},
+            {"delta": {"object": "Nearest", "fields": {"k": "many"}}, "norm": None},
+            {},
+        ):
+            stored.settings["balls"] = forged
+            with pytest.raises(ValueError, match=r"balls|k of Nearest|do not fit"):
+                LocalW2Regressor.from_stored(stored)
 
     def test_very_few_rows(self):
         model = self.fit((np.arange(5.0)[:, None], np.arange(5.0)))
@@ -286,5 +339,6 @@ def test_of_makes_either_kind_of_balls():
     assert Neighborhoods.of(x, 1.0).sizes.max() == 3
     assert set(Neighborhoods.of(x, Nearest(4)).sizes.tolist()) == {4}
     assert Neighborhoods.of(x, Nearest(99), Weighted([2.0])).n_balls == 1
-    with pytest.raises(ValueError, match="k=0"):
-        Neighborhoods.of(x, Nearest(0))
+    for k in (0, 2.5, "many"):
+        with pytest.raises(ValueError, match="k of Nearest"):
+            Nearest(k)

@@ -7,7 +7,7 @@ from typing import final
 
 import numpy as np
 
-from localw2._validation import Array
+from localw2._validation import Array, check_count
 
 # Edges compared at a time when balls with equal hashes are checked for equality.
 MERGE_EDGES = 1 << 22
@@ -24,6 +24,9 @@ class Nearest:
     """
 
     k: int
+
+    def __post_init__(self) -> None:
+        check_count(self.k, "k of Nearest", 1, why="a ball holds its own row")
 
 
 @final

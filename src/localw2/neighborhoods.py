@@ -119,8 +119,7 @@ class Neighborhoods:
     def of(cls, x: Any, balls: Nearest | float, norm: Norm | None = None) -> Neighborhoods:
         """Balls as they were chosen: a radius, or ``Nearest(k)``, of which no more than there are rows."""
         if isinstance(balls, Nearest):
-            k = check_count(balls.k, "k", 1, why="a ball holds its own row")
-            return cls.nearest(x, min(k, len(as_rows(x))), norm)
+            return cls.nearest(x, min(balls.k, len(as_rows(x))), norm)
         return cls.within(x, balls, norm)
 
     @classmethod

@@ -140,7 +140,13 @@ class Mahalanobis(Norm):
             raise ValueError("one row has no covariance; give at least two.")
         if not np.ptp(rows, axis=0).any():
             raise ValueError("x does not vary, so it has no covariance to measure distance by.")
-        return cls(np.linalg.pinv(np.atleast_2d(np.cov(rows, rowvar=False)), hermitian=True))
+        # In SDs of each column first: a column in small units must not pass for one without spread.
+        scale = rows.std(0)
+        scale = np.where(scale > 0, scale, 1.0)
+        metric = np.linalg.pinv(
+            np.atleast_2d(np.cov((rows - rows.mean(0)) / scale, rowvar=False)), hermitian=True
+        )
+        return cls(metric / np.outer(scale, scale))
 
     def _embed(self, rows: Array) -> Array:
         metric = np.asarray(self.matrix)
@@ -148,7 +154,51 @@ class Mahalanobis(Norm):
             raise ValueError(
                 f"x has {rows.shape[1]} column(s) and the metric is {metric.shape}; they must agree."
             )
-        eigenvalues, directions = np.linalg.eigh(metric)
+        # Columns on one scale first: eigenvalues lose the digits of a column in small units.
+        unit = np.sqrt(np.clip(np.diag(metric), 0, None))
+        unit = np.where(unit > 0, unit, 1.0)
+        eigenvalues, directions = np.linalg.eigh(metric / np.outer(unit, unit))
         root: Array = directions * np.sqrt(np.clip(eigenvalues, 0, None)) @ directions.T
-        embedded: Array = rows @ root
+        embedded: Array = (rows * unit) @ root
         return embedded
+
+
+def candidate_norms(x: Any, y: Any, relevance: Any = None) -> dict[str, Norm]:
+    """Norms that may suit x (N, p) and y (N,) or (N, d), by name, the simplest first.
+
+    ``relevance`` (p,) says by how much each standardised column moves y.
+
+    >>> x, y = np.random.default_rng(0).normal(size=(50, 2)), np.arange(50.0)
+    >>> list(candidate_norms(x, y)), list(candidate_norms(x[:, :1], y))
+    (['standardised', 'slopes', 'mahalanobis'], ['standardised'])
+    """
+    rows = as_rows(x).astype(np.float64)
+    scale = rows.std(0)
+    # Rounding gives a constant column a tiny spread; it must not decide what is near.
+    faint = 1e-12 * np.abs(rows).max(0)
+    unit = np.where(scale > faint, 1 / np.where(scale > 0, scale, 1.0), 0.0)
+    if not unit.any():
+        return {"plain": Euclidean()}
+    found: dict[str, Norm] = {"standardised": Weighted(unit)}
+    if rows.shape[1] == 1:
+        return found
+    if relevance is not None:
+        weights = as_array(relevance, "relevance").astype(np.float64)
+        if weights.shape != unit.shape or (weights < 0).any():
+            raise ValueError(
+                f"relevance has shape {weights.shape}, smallest {weights.min():g}; "
+                f"give one number >= 0 for each of the {len(unit)} columns."
+            )
+        if (weights * unit).any():
+            found["relevance"] = Weighted(weights / weights.max() * unit)
+    try:
+        outputs = as_array(y, "y").astype(np.float64).reshape(len(rows), -1)
+        spread = outputs.std(0)  # or the units of several outputs would decide
+        slopes = Weighted.from_regression(
+            rows - rows.mean(0), outputs / np.where(spread > 0, spread, 1.0)
+        ).weights
+        found["slopes"] = Weighted(np.where(unit > 0, np.asarray(slopes), 0.0))
+    except ValueError:  # y has no slope in x: nothing to weigh by
+        pass
+    found["mahalanobis"] = Mahalanobis.from_data(rows)
+    return found

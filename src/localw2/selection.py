@@ -21,7 +21,7 @@ from scipy.stats import binom
 from localw2._validation import Array, as_array, as_rows, check_count, check_flag, seed_of
 from localw2.balls import Nearest
 from localw2.neighborhoods import Neighborhoods
-from localw2.norms import Euclidean, Mahalanobis, Norm, Weighted, check_norm
+from localw2.norms import Norm, candidate_norms, check_norm
 
 PROBES = 1000  # rows that are forecast; more would sharpen the scores little
 SIZES = (12, 17, 24, 34, 48, 68, 96, 136, 192, 272, 384)  # of balls; a step of sqrt(2)
@@ -146,13 +146,18 @@ def select_delta(
         raise ValueError(f"adaptive={adaptive!r} is not known; give True, False or 'auto'.")
     rows, outputs = _checked(x, y, center)
     seed = seed_of(random_state)
-    norms = _norms(as_rows(x), y, norm, relevance)
+    auto = isinstance(norm, str) and norm == "auto"
+    norms = candidate_norms(x, y, relevance) if auto else {"given": check_norm(norm)}
     usable = _sizes(sizes, len(rows))
     trial = _Trial(rows, outputs, usable, debiased, np.random.default_rng(seed))
     nearest = [t for name, n in norms.items() for t in trial.nearest(name, n)]
     kept = _simplest(nearest, next(iter(norms)))
     # One radius is tried in the norm that won.
     radii = trial.radii(kept.name, kept.norm)
+    if adaptive is False and not radii:
+        raise ValueError(
+            "most rows share their x with others, so no radius has balls of some; give adaptive=True."
+        )
     if adaptive is not True and radii:
         rival = _simplest(radii, kept.name)
         if adaptive is False or (rival.even and _close(rival, kept)):
@@ -239,7 +244,9 @@ class _Trial:
         self.rows, self.outputs, self.sizes = rows, outputs, sizes
         n = len(rows)
         self.probes = np.sort(rng.permutation(n)[:PROBES])
-        self.shrink = None if debiased else _shrinkages(sizes[-1])
+        self.jitter = rng.random((n, 1))
+        self.reach = min(n, 2 * sizes[-1])  # so that balls of one radius are seen whole, but for the largest
+        self.shrink = None if debiased else _shrinkages(self.reach)
         some = np.sort(rng.permutation(n)[:_CLIMATE_ROWS])
         everyone = np.broadcast_to(outputs[some], (len(self.probes), len(some), outputs.shape[1]))
         self.climates = self._scores(everyone, np.full(len(self.probes), len(some)), shrunk=False)
@@ -257,10 +264,10 @@ class _Trial:
         return found
 
     def radii(self, name: str, norm: Norm) -> list[_Tried]:
-        """Balls of one radius, whose median size is each of the sizes; none where all sizes are equal."""
+        """Balls of one radius, whose median size is each of the sizes; none where rows coincide."""
         distances, others = self._neighbors(norm)
         found: list[_Tried] = []
-        for k in self.sizes[:-1]:  # the larger half of the balls must be seen whole
+        for k in self.sizes:
             radius = float(np.median(distances[:, k - 2]))
             if radius <= 0 or any(t.delta == radius for t in found):
                 continue
@@ -272,11 +279,15 @@ class _Trial:
     def _neighbors(self, norm: Norm) -> tuple[Array, Array]:
         """Distances to the nearest other rows of each probe, and these rows, the nearest first."""
         embedded = norm.embed(self.rows)
-        distances, rows = cKDTree(embedded).query(embedded[self.probes], self.sizes[-1])
+        # Among copies of one x chance decides, anew for each probe, as in the balls that a fit is made on.
+        tiny = 1e-7 * (embedded.std(0).max() or 1.0)
+        apart = np.column_stack([embedded, tiny * self.jitter])
+        distances, rows = cKDTree(apart).query(apart[self.probes], self.reach)
         own = rows == self.probes[:, None]
-        # The row itself goes last and is dropped; where copies of it crowd it out, the farthest is.
+        # The row itself goes last and is dropped.
         order = np.argsort(own, axis=1, kind="stable")[:, :-1]
-        return np.take_along_axis(distances, order, 1), np.take_along_axis(rows, order, 1)
+        distances, rows = np.take_along_axis(distances, order, 1), np.take_along_axis(rows, order, 1)
+        return np.where(distances <= tiny, 0.0, distances), rows
 
     def _scores(self, forecasts: Array, counts: Array, shrunk: bool = True) -> Array:
         """CRPS at every probe of the first ``counts`` of its forecasts (probes, k, d), mean over outputs."""
@@ -313,9 +324,11 @@ def _checked(x: Any, y: Any, center: Any) -> tuple[Array, Array]:
         if middle.shape != outputs.shape:
             raise ValueError(f"center has shape {middle.shape} and y {outputs.shape}; they must agree.")
         outputs = outputs - middle
+    size = np.abs(as_array(y, "y")).reshape(len(rows), -1).max(0)
     outputs = outputs.reshape(len(rows), -1)
     spread = outputs.std(0)
-    return rows, outputs / np.where(spread > 0, spread, 1.0)
+    seen = spread > 1e-12 * size  # what a mean leaves of an output that it knows is rounding, not a law
+    return rows, outputs[:, seen] / spread[seen] if seen.any() else np.zeros((len(rows), 1))
 
 
 def _sizes(sizes: Sequence[int] | None, n: int) -> list[int]:
@@ -329,37 +342,6 @@ def _sizes(sizes: Sequence[int] | None, n: int) -> list[int]:
     if not checked:
         raise ValueError("sizes is empty; give ball sizes to try, such as (10, 30, 100).")
     return sorted(set(checked))
-
-
-def _norms(rows: Array, y: Any, norm: Any, relevance: Any) -> dict[str, Norm]:
-    """The norms to try by name, the simplest first."""
-    if not (isinstance(norm, str) and norm == "auto"):
-        return {"given": check_norm(norm)}
-    scale = rows.std(0)
-    # Rounding gives a constant column a tiny spread; it must not decide what is near.
-    faint = 1e-12 * np.abs(rows).max(0)
-    unit = np.where(scale > faint, 1 / np.where(scale > 0, scale, 1.0), 0.0)
-    if not unit.any():
-        return {"given": Euclidean()}
-    found: dict[str, Norm] = {"standardised": Weighted(unit)}
-    if rows.shape[1] == 1:
-        return found
-    if relevance is not None:
-        weights = as_array(relevance, "relevance").astype(np.float64)
-        if weights.shape != unit.shape or (weights < 0).any():
-            raise ValueError(
-                f"relevance has shape {weights.shape}, smallest {weights.min():g}; "
-                f"give one number >= 0 for each of the {len(unit)} columns."
-            )
-        if (weights * unit).any():
-            found["relevance"] = Weighted(weights / weights.max() * unit)
-    try:
-        slopes = np.asarray(Weighted.from_regression(rows - rows.mean(0), y).weights)
-        found["slopes"] = Weighted(np.where(unit > 0, slopes, 0.0))
-    except ValueError:  # y has no slope in x: nothing to weigh by
-        pass
-    found["mahalanobis"] = Mahalanobis.from_data(rows)
-    return found
 
 
 def _behind(tried: _Tried, best: _Tried) -> tuple[float, float]:
@@ -384,6 +366,8 @@ def _simplest(tried: list[_Tried], simple: str) -> _Tried:
 
 def _why(chosen: Candidate, kept: _Tried, best: _Tried) -> str:
     gain = 100 * (1 - chosen.score)
+    if chosen.score == 0:
+        return "y has no spread, so that any balls will do"
     if chosen.score >= 1:
         told = "balls tell no more about y than the whole sample does"
     else:

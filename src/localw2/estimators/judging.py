@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from localw2._validation import as_array, as_rows, check_count, seed_of
+from localw2._validation import as_array, as_rows, check_count
 from localw2.diagnostics import Diagnosis, diagnose
+from localw2.estimators.settings import fresh_seed
 from localw2.seen_rows import SeenRows, SeenRowsWarning
 
 
@@ -26,10 +27,10 @@ class Judged:
         the fit itself give a ``SeenRowsWarning``: on them any overfit looks calibrated.
         """
         n_samples = check_count(n_samples, "n_samples", 2, why="one draw shows no spread")
-        rng = np.random.default_rng(seed_of(random_state))
+        rng = np.random.default_rng(fresh_seed(random_state))
         samples = self.sample(X, n_samples, random_state=int(rng.integers(2**31)))  # type: ignore[attr-defined]  # every estimator has it
         warn_of_seen(self, X, y)
-        return diagnose(y, samples, as_rows(X), random_state=int(rng.integers(2**31)), **settings)
+        return diagnose(y, samples, X, random_state=int(rng.integers(2**31)), **settings)
 
 
 def warn_of_seen(estimator: Any, x: Any, y: Any) -> None:
@@ -37,9 +38,10 @@ def warn_of_seen(estimator: Any, x: Any, y: Any) -> None:
     seen = getattr(estimator, "seen_rows_", None)
     share = seen.share(x, y) if seen is not None else 0.0
     if share > 0:  # NaN where it cannot be told
+        n = len(as_rows(x))
         warnings.warn(
-            f"{100 * share:.0f} % of these rows were trained on, where every overfit looks calibrated. "
-            "Judge the fit by rows that it has not seen.",
+            f"{share * n:.0f} of these {n} rows are equal to rows that were trained on, where every overfit "
+            "looks calibrated. Judge the fit by rows that it has not seen.",
             SeenRowsWarning,
             stacklevel=3,
         )
@@ -52,6 +54,7 @@ class JudgedPaths:
         self,
         Y: Any,
         t: Any,
+        y0: Any = None,
         n_times: int = 2,
         n_samples: int = 200,
         random_state: Any = None,
@@ -59,8 +62,9 @@ class JudgedPaths:
     ) -> Diagnosis:
         """Whether simulated trajectories can be trusted, on new ones: Y (n, n_times, d) at times t.
 
-        Each starts in its first observation. What is diagnosed are the states at ``n_times`` times, evenly
-        spaced up to the last, as so many outputs: see ``localw2.diagnose``, to which ``settings`` go.
+        Each starts in its first observation, or in the state ``y0`` (n, d), which holds at ``t[0]``. What is
+        diagnosed are the observations at ``n_times`` times, evenly spaced up to the last, as so many outputs:
+        see ``localw2.diagnose``, to which ``settings`` go.
         """
         paths, times = as_array(Y, "Y"), as_rows(t, "t")[:, 0]
         if paths.ndim == 2:
@@ -70,14 +74,17 @@ class JudgedPaths:
                 f"Y has shape {paths.shape} and t {len(times)} times; give complete trajectories "
                 "(n, n_times, d), two times at least."
             )
+        if y0 is None and getattr(self, "observe", None) is not None:
+            raise ValueError("observe sees a part of the states only; give y0, the states at t[0] in full.")
+        start = paths[:, 0] if y0 is None else as_rows(y0, "y0")
         count = check_count(n_times, "n_times", 1, len(times) - 1, "the first state is given")
         n_samples = check_count(n_samples, "n_samples", 2, why="one draw shows no spread")
-        rng = np.random.default_rng(seed_of(random_state))
+        rng = np.random.default_rng(fresh_seed(random_state))
         chosen = np.linspace(0, len(times) - 1, count + 1).round().astype(int)[1:]
-        drawn = self.sample(paths[:, 0], times, n_samples, random_state=int(rng.integers(2**31)))  # type: ignore[attr-defined]  # every estimator has it
+        drawn = self.sample(start, times, n_samples, random_state=int(rng.integers(2**31)))  # type: ignore[attr-defined]  # every estimator has it
         warn_of_seen(self, paths[:, 0], paths)
         y, samples = (v[..., chosen, :].reshape(*v.shape[:-2], -1) for v in (paths, drawn))
-        return diagnose(y, samples, paths[:, 0], random_state=int(rng.integers(2**31)), **settings)
+        return diagnose(y, samples, start, random_state=int(rng.integers(2**31)), **settings)
 
 
 def seen_paths(Y: Any) -> SeenRows | None:

@@ -36,7 +36,6 @@ from localw2.estimators.storing import restore_regressor, store_regressor
 from localw2.fit_config import FitConfig
 from localw2.losses import Objective
 from localw2.models.network import RandomMLP
-from localw2.neighborhoods import Neighborhoods
 from localw2.norms import Norm
 from localw2.persistence import Stored, check_storable, write
 from localw2.seen_rows import SeenRows
@@ -335,13 +334,10 @@ class LocalW2Regressor(Judged, RegressorMixin, BaseEstimator):  # type: ignore[m
         """The loss on what the base leaves; learns the scales and the base on the way."""
         discrepancy = discrepancy_of(self.discrepancy, self.debiased, self.n_outputs_)
         self._x_mean, self._x_scale = moments(X, self.standardize)
-        near = rough_balls(X, self.norm)
-        mean = self._center(X, y, near, seed)
+        mean = self._center(X, y, seed)
         chosen = choose_balls(X, y, mean, self.delta, self.norm, self.debiased)
         self.delta_, self.norm_, self.selection_ = chosen.balls, chosen.norm, chosen.selection
         balls = chosen.neighborhoods(X)
-        if isinstance(chosen.balls, Nearest):  # balls of a given radius may be too small to show a spread
-            near = balls
         self.base_models_, self.base_name_ = mean.models, mean.name
         self.base_slope_, self.base_intercept_ = mean.slope, mean.intercept
         residuals = y - mean.out_of_fold
@@ -350,15 +346,17 @@ class LocalW2Regressor(Judged, RegressorMixin, BaseEstimator):  # type: ignore[m
         scale = None
         if self.base is not None and self.debiased:
             # Rows weigh alike in the loss, and the network keeps off a mean that is as good as it can be.
+            # Balls of a given radius may be too small to show a spread.
+            near = balls if isinstance(chosen.balls, Nearest) else rough_balls(X, self.norm)
             spread = np.maximum(local_spread(near, residuals), SCALE_FLOOR)
             scale = np.broadcast_to(spread[:, None], residuals.shape)
             discrepancy = Anchored(discrepancy, anchor_strength(near, residuals / scale))
         target = torch.tensor(residuals, dtype=torch.float32, device=device)
         return Objective(target, balls, discrepancy, scale=scale)
 
-    def _center(self, X: Array, y: Array, near: Neighborhoods, seed: int) -> FoldedMean:
+    def _center(self, X: Array, y: Array, seed: int) -> FoldedMean:
         if self.base is not None:
-            return fold_base(self.base, X, y, near, self.n_folds, seed % 2**32)
+            return fold_base(self.base, X, y, rough_balls(X, self.norm), self.n_folds, seed % 2**32)
         intercept = y.mean(0) if self.standardize else np.zeros(y.shape[1])
         return FoldedMean("none", (), intercept, np.zeros(y.shape[1]), np.broadcast_to(intercept, y.shape))
 

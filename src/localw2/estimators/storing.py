@@ -10,6 +10,7 @@ from torch import Tensor
 
 from localw2._validation import Array, check_probability
 from localw2.conformal import Calibration
+from localw2.estimators.choosing import check_delta
 from localw2.estimators.stored_values import (
     network_settings,
     restored_fit,
@@ -23,6 +24,7 @@ from localw2.estimators.stored_values import (
     whole_number,
 )
 from localw2.models.network import RandomMLP
+from localw2.norms import Norm
 from localw2.persistence import Stored
 
 KIND = "LocalW2Regressor"
@@ -107,8 +109,11 @@ def _fill(estimator: Any, stored: Stored) -> None:
         if getattr(model, "n_features_in_", p) != p:
             raise ValueError(f"a base model has {model.n_features_in_} feature(s), the network {p}.")
     estimator.base_name_ = text(settings["base_name"])
-    for name, value in settings.get("balls", {}).items():  # files of the first release have none
-        setattr(estimator, {"delta": "delta_", "norm": "norm_"}[name], restored_object(value))
+    if "balls" in settings:  # files of the first release have none
+        estimator.delta_, estimator.norm_ = (restored_object(settings["balls"][n]) for n in ("delta", "norm"))
+        check_delta(estimator.delta_)
+        if not isinstance(estimator.norm_, Norm) or isinstance(estimator.delta_, str):
+            raise ValueError(f"balls={str(settings['balls'])[:80]} are none.")
     estimator.selection_ = None
     estimator.seen_rows_ = restored_seen(settings.get("seen_rows"), stored.tensors)
     estimator._prediction_seed = whole_number(settings["seed"], 0)
