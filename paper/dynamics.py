@@ -12,9 +12,10 @@ N((1, 1, 1, 1), a^2 I), a in {0, .1, .2, .3}, sigma in {.1, .25, .4}. Five model
   mean          the true ODE with the mean field: no spread at all
   true          the truth itself, with fresh omegas: no method can do better but by chance
 
-``repeats`` training sets are fitted for every (a, sigma). Of printed-sqrt at a < .3, where a fit takes up to
-ten minutes (balls of most rows, all different), there is a fifth as many (1 of 5), at sigma = .25 only. Draw
-again from the records alone: ``python paper/dynamics_figures.py``.
+``repeats`` training sets are fitted for the three (a, sigma) that have panels of trajectories or fields, two
+fifths as many (2 of 5) for the other nine, where a fit takes one to two minutes; of printed-sqrt at a < .3,
+up to ten minutes a fit (balls of most rows, all different), one, at sigma = .25. Draw again from the records
+alone: ``python paper/dynamics_figures.py``.
 """
 
 from __future__ import annotations
@@ -72,15 +73,16 @@ def cells(options: Options) -> list[Cell]:
     if options.quick:
         size = {"trajectories": 25, "epochs": 10, "draws": 100}
     size |= {"errors": hashlib.sha256(Path(ode_errors.__file__).read_bytes()).hexdigest()[:8]}
-    repeats, fewer = options.repeats, max(1, round(0.2 * options.repeats))
+    fewer = max(1, round(0.4 * options.repeats))
     found = []
     for a in a_grid:
         for sigma in sigma_grid:
+            repeats = options.repeats if (a, sigma) in PANELS else fewer
             counts = dict.fromkeys(("printed", "ours", "mean", "true"), repeats)
             if a == max(A):
                 counts["printed-sqrt"] = repeats
             elif a > 0 and sigma == SIGMA[1]:
-                counts["printed-sqrt"] = fewer
+                counts["printed-sqrt"] = 1
             found += [
                 {"a": a, "sigma": sigma, "model": model, **size, "seed": seed}
                 for model, count in counts.items()

@@ -136,7 +136,7 @@ def fit_regressor(cell: Cell, x: Array, y: Array) -> Draw:
 
 
 def fit_bnn(cell: Cell, x: Array, y: Array) -> Draw:
-    """A Bayesian network of torchbnn, trained as in its demonstration: MSE plus the weighted KL to the prior.
+    """A Bayesian network of torchbnn, trained by MSE plus the weighted KL to the prior.
 
     It has no noise of its own, so its spread is what training leaves of the uncertainty of the weights.
     """

@@ -29,7 +29,7 @@ from records import Cell, Options, Values, compute, group, read
 LOSSES = {"W2": "w2", "MMD": "mmd", "MSE": "mse", "mean2+var": "meanvar"}
 NINE = [f"{form} {name}" for form in ("local", "global") for name in LOSSES] + ["BNN"]  # panels (a) to (i)
 METHODS = [*NINE, "ours (default)", "knows the formula"]
-# torchbnn's own demonstration of regression; the size of the network is the paper's.
+# Settings that examples of torchbnn use; the size of the network is the paper's, which names no others.
 BNN = {
     "width": 50,
     "depth": 4,
