@@ -79,19 +79,20 @@ def compute(
             key = _key(record["settings"])
             same = key in known and same_values(known[key]["values"], record["values"])
             if verb == "checked" and not same:
-                differing.add(_method(record["settings"]))
+                differing.add((_method(record["settings"]), known[key]["code"]))
             known[key] = record | {"code": fingerprint}
             _write(path, experiment, _kept(cells, known))
             print(f"  {verb} {i}/{len(chosen)} after {time.perf_counter() - start:.0f} s: {key}", flush=True)
 
-    differing: set[str] = set()
+    differing: set[tuple[str, str]] = set()  # a method may have records of several codes
     stale = [cell for cell in cells if known.get(_key(cell), {}).get("code", fingerprint) != fingerprint]
     run(_cheapest(stale, known), "checked")
     for cell in stale:
-        if _method(cell) not in differing:
-            known[_key(cell)]["code"] = fingerprint
+        record = known[_key(cell)]
+        if (_method(cell), record["code"]) not in differing:
+            record["code"] = fingerprint
     if differing:
-        print(f"the code gives other values for {', '.join(sorted(differing))}: computed again")
+        print(f"other values for {', '.join(sorted({name for name, _ in differing}))}: computed again")
     missing = [cell for cell in cells if known.get(_key(cell), {}).get("code") != fingerprint]
     print(f"{experiment}: {len(cells) - len(missing)} of {len(cells)} cells on file", flush=True)
     run(missing, "computed")
@@ -164,10 +165,10 @@ def _kept(cells: list[Cell], known: dict[str, dict[str, Any]]) -> list[dict[str,
 
 
 def _cheapest(cells: list[Cell], known: dict[str, dict[str, Any]]) -> list[Cell]:
-    """One cell of each method, the one that took least time."""
-    found: dict[str, Cell] = {}
+    """One cell of each method and each code that made its records, the one that took least time."""
+    found: dict[tuple[str, str], Cell] = {}
     for cell in sorted(cells, key=lambda cell: known[_key(cell)]["seconds"]):
-        found.setdefault(_method(cell), cell)
+        found.setdefault((_method(cell), known[_key(cell)]["code"]), cell)
     return list(found.values())
 
 

@@ -85,6 +85,34 @@ def test_lipschitz_sees_the_spread():
     np.testing.assert_allclose(error_bound(x, several, [0.1], random_state=0).lipschitz, 5)
 
 
+@pytest.mark.parametrize("levels", [2, 3, 4])
+def test_lipschitz_of_few_levels(levels):
+    rng = np.random.default_rng(levels)
+    x = rng.integers(0, levels, 1000) * 1.0
+    found = error_bound(x, 5 * x + rng.normal(size=1000), [1.0], random_state=0).lipschitz
+    # Each half has 100 rows or more at each end of a unit step: a slope is known to .15 or better.
+    assert abs(found - 5) < 4 * 0.15
+
+
+def test_lipschitz_with_levels_and_constant_columns():
+    rng = np.random.default_rng(0)
+    inside, rare = rng.uniform(size=2000), np.zeros(2000)
+    rare[:4] = 1
+    x = np.column_stack([inside, rng.integers(0, 2, 2000), np.ones(2000)])
+    found = error_bound(x, 3 * x[:, 0] + 4 * x[:, 1], [0.1], random_state=0).lipschitz
+    np.testing.assert_allclose(found, 5)
+    # Balls that hold a rare level are too wide for this wave, whose local slope is up to 10.
+    waves = error_bound(np.column_stack([inside, rare]), np.sin(10 * inside), [0.1], random_state=0).lipschitz
+    assert 8 < waves < 12
+
+
+def test_lipschitz_that_cannot_be_measured():
+    x, y = np.r_[np.zeros(9), 1.0], np.arange(10.0)
+    with pytest.raises(ValueError, match="no slope of y can be measured: give lipschitz="):
+        error_bound(x, y, [0.5], random_state=0)
+    assert error_bound(x, y, [0.5], lipschitz=2.0).lipschitz == 2
+
+
 def test_many_rows_are_sampled_and_the_seed_decides():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(5000, 3))

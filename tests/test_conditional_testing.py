@@ -1,5 +1,6 @@
 import functools
 import itertools
+import warnings
 
 import numpy as np
 import pytest
@@ -368,11 +369,96 @@ def test_rows_that_the_sampler_is_far_too_sure_of_do_not_hide_the_rest():
     assert found.notes == ("12 rows with less than 0.001 of the usual spread were compared on that scale",)
 
 
-def test_a_point_forecast_is_compared_on_the_scale_of_its_errors():
+def test_a_point_forecast_is_compared_as_it_is():
     x, y = TRUTH.sample(300, 0)
     found = conditional_test(x, y, TRUTH.mean, 0.3, n_permutations=99, random_state=0)
     assert found.pvalue == 0.01
     assert "point forecast" in found.summary()
+    raw = conditional_test(x, y, TRUTH.mean, 0.3, n_permutations=99, standardize=False, random_state=0)
+    unit = np.mean((y - TRUTH.mean(x)) ** 2)
+    assert found.statistic == pytest.approx(raw.statistic / unit)
+
+
+class FixedSeed:
+    """A right sampler of N(0, 1) that ignores the random_state it is given."""
+
+    def __init__(self, seed):
+        self.seed = seed
+
+    def sample(self, X, n_samples=1, random_state=None):
+        return np.random.default_rng(self.seed).normal(size=(n_samples, len(X)))
+
+
+@pytest.mark.parametrize("n_moment_draws", [2, 4, 12])
+def test_a_right_sampler_with_a_fixed_seed_keeps_the_level(n_moment_draws):
+    # Its first moment draws are yhat itself: left in, they make yhat's residuals too small (always rejected).
+    rng = np.random.default_rng(0)
+    count = 0
+    for _ in range(200):
+        x, y = rng.uniform(size=(40, 1)), rng.normal(size=40)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DependentDrawsWarning)
+            found = conditional_test(
+                x, y, FixedSeed(int(rng.integers(2**31))), None, n_permutations=19,
+                n_moment_draws=n_moment_draws, random_state=rng,
+            )  # fmt: skip
+        count += found.reject
+    low, high = binomial_band(200, 0.05, 0.999)
+    assert low <= count <= high
+
+
+def test_draws_that_repeat_are_told_of_and_left_out():
+    x, y = gaussian_problem()
+    settings = {"n_permutations": 19, "random_state": 0}
+    with pytest.warns(DependentDrawsWarning, match="draws repeat.*fixed random_state"):
+        found = conditional_test(x, y, FixedSeed(5), 0.3, **settings)
+    assert found.notes == ("2 of 100 draws for mean and SD repeated the pairs and were left out",)
+    assert found.shared_noise == 1.0
+    # What is left are 98 separate draws: the statistic with exactly these moments.
+    draws = FixedSeed(5).sample(x, 99)
+    mean, std = draws[1:].mean(0), draws[1:].std(0, ddof=1)
+    a, b = (torch.tensor(np.clip((v - mean) / std, -3, 3))[:, None] for v in (y, draws[0]))
+    with pytest.warns(DependentDrawsWarning):
+        one = conditional_test(x, y, FixedSeed(5), None, **settings)
+    assert one.statistic == pytest.approx(localw2.w2_squared(a, b, localw2.Neighborhoods.whole(80)).item())
+    # One that repeats its only draw is compared as it is, without a warning.
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        few = conditional_test(x, y, FixedSeed(5), 0.3, n_moment_draws=2, **settings)
+    assert "fixed seed" in few.notes[0]
+
+
+@pytest.mark.parametrize(("n", "p"), [(8, 0.5), (60, 0.01), (200, 0.3)])
+def test_discrete_draws_that_meet_by_chance_are_no_repeats(n, p):
+    rng = np.random.default_rng(1)
+    x = rng.uniform(size=(n, 1))
+    for _ in range(20):
+        y = (rng.uniform(size=n) < p).astype(float)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            conditional_test(
+                x, y, lambda x: (rng.uniform(size=n) < p).astype(float), None, n_permutations=19,
+                n_moment_draws=30, random_state=rng,
+            )  # fmt: skip
+
+
+def test_leaving_out_draws_does_not_tell_y_from_yhat():
+    rng = np.random.default_rng(2)
+    chosen = set()
+    for k in range(30):
+        pair = rng.integers(0, 3, (2, 12, 1)).astype(float)
+        draws = rng.integers(0, 3, (20, 12)).astype(float)
+        draws[: k % 3] = pair[1, :, 0]
+        swap = rng.uniform(size=(12, 1)) < 0.5
+        found = []
+        for members in (pair, np.where(swap, pair[::-1], pair)):
+            replay = iter(draws)
+            source = sampler_draws.SamplerDraws.of(lambda x, r=replay: next(r), np.zeros((12, 1)), (12,))
+            found.append(sampler_draws.DrawMoments.of(source, 20, lambda c: c[..., None], rng, members))
+        np.testing.assert_array_equal(found[0].mean, found[1].mean)
+        np.testing.assert_array_equal(found[0].std, found[1].std)
+        chosen.add(found[0].n_left_out > 0)
+    assert chosen == {False, True}
 
 
 def test_trajectories_are_swapped_as_wholes():
@@ -405,15 +491,47 @@ def test_rows_used_for_training_are_found():
     model = Gaussian()
     settings = {"n_permutations": 19, "random_state": 0}
     assert np.isnan(conditional_test(x, y, model, 0.2, **settings).seen_share)
-    with pytest.warns(SeenRowsWarning, match="20 of these 80 rows"):
+    with pytest.warns(SeenRowsWarning, match="20 of these 80 rows are equal to rows"):
         found = conditional_test(x, y, model, 0.2, fitted_on=(x[:20], y[:20]), **settings)
     assert found.seen_share == 0.25
-    assert found.verdict.startswith("not valid: 25 %")
+    assert found.verdict.startswith("not valid: 25 % of these rows are equal to training rows")
     assert conditional_test(x, y, model, 0.2, fitted_on=(x + 1, y), **settings).seen_share == 0.0
     model.seen_rows_ = SeenRows.of(x[:40], y[:40])
     for sampler in (model, model.sample, functools.partial(model.sample)):
         with pytest.warns(SeenRowsWarning, match="40 of these 80 rows"):
             conditional_test(x, y, sampler, 0.2, **settings)
+
+
+def test_discrete_rows_that_meet_by_chance_are_only_noted():
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 10, (400, 1)).astype(float), rng.integers(0, 3, 400).astype(float)
+    settings = {"n_permutations": 19, "random_state": 0}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = conditional_test(
+            x[:200],
+            y[:200],
+            lambda x: rng.integers(0, 3, len(x)),
+            None,
+            fitted_on=(x[200:], y[200:]),
+            **settings,
+        )
+    assert found.seen_share > 0.9
+    assert not found.seen
+    assert "not valid" not in found.verdict
+    assert "equal to training rows" in found.notes[-1]
+
+
+def test_training_rows_in_another_precision_or_shape():
+    x, y = gaussian_problem()
+    settings = {"n_permutations": 19, "random_state": 0}
+    for old in ((x.astype(np.float32), y), (x, y.astype(np.float32)[:, None]), (list(map(list, x)), list(y))):
+        with pytest.warns(SeenRowsWarning, match="80 of these 80 rows"):
+            conditional_test(x, y, Gaussian(), 0.2, fitted_on=old, **settings)
+    with pytest.warns(SeenRowsWarning):
+        conditional_test(
+            x.astype(np.float32), y.astype(np.float32), Gaussian(), 0.2, fitted_on=(x, y), **settings
+        )
 
 
 def test_noise_shared_by_rows_is_found():
@@ -424,8 +542,23 @@ def test_noise_shared_by_rows_is_found():
         w1, w2 = rng.multivariate_normal(TRUTH.omega_mean, TRUTH.omega_covariance)
         return 5 + w1 * (1 - np.exp(-w2 * x[:, 0]))
 
-    with pytest.warns(DependentDrawsWarning, match=r"about 1\d\d rows share"):
-        conditional_test(x, y, common, 0.2, n_permutations=19, random_state=0)
+    for standardize in (True, False):
+        with pytest.warns(DependentDrawsWarning, match=r"about 1\d\d rows share"):
+            found = conditional_test(
+                x, y, common, 0.2, n_permutations=19, standardize=standardize, random_state=0
+            )
+        assert found.shared_noise > 100
+        assert found.verdict.startswith("not valid: the draws share noise from row to row")
+
+
+def test_one_coin_for_all_rows_is_found_though_its_draws_repeat():
+    x, _ = gaussian_problem()
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 80).astype(float)
+    with pytest.warns(DependentDrawsWarning, match="rows share"):
+        conditional_test(
+            x, y, lambda x: np.full(80, float(rng.integers(2))), 0.2, n_permutations=19, random_state=0
+        )
 
 
 @pytest.mark.parametrize("law", ["normal", "cauchy", "lognormal", "coin"])
@@ -452,6 +585,71 @@ def test_too_few_swaps_cannot_reject():
     x, y = gaussian_problem()
     with pytest.warns(UserWarning, match=r"no p-value below 0\.0526.*at least 19"):
         conditional_test(x, y, Gaussian(), 0.2, n_permutations=18, random_state=0)
+
+
+def test_five_rows_cannot_reject():
+    x = np.arange(6.0)[:, None]
+    with pytest.warns(UserWarning, match=r"at least 0\.0625.*Give more rows"):
+        found = conditional_test(x[:5], np.zeros(5), lambda x: np.ones(5), None, random_state=0)
+    assert found.verdict == "too few rows to tell"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        six = conditional_test(x, np.zeros(6), lambda x: np.ones(6), None, random_state=0)
+    assert six.reject
+
+
+@pytest.mark.parametrize("standardize", [True, False])
+def test_the_origin_of_y_does_not_matter(standardize):
+    # At 2^40 the step of float64 is 2^-12: these outputs are shifted without rounding.
+    rng = np.random.default_rng(0)
+    x, y = rng.uniform(size=(60, 1)), rng.integers(0, 8, 60) / 8
+
+    class Steps:
+        def __init__(self, origin):
+            self.origin = origin
+
+        def sample(self, X, n_samples=1, random_state=None):
+            draws = np.random.default_rng(random_state).integers(0, 16, (n_samples, len(X)))
+            return self.origin + draws / 8
+
+    settings = {"n_permutations": 99, "standardize": standardize, "random_state": 0}
+    near, far = (conditional_test(x, c + y, Steps(c), None, **settings) for c in (0.0, 2.0**40))
+    assert far.pvalue == near.pvalue == 0.01
+
+
+def test_nothing_to_swap_is_no_evidence():
+    x = np.arange(30.0)[:, None]
+    coins = (x[:, 0] % 2 == 0).astype(float)
+    for y in (np.full(30, 3.0), coins, np.stack([coins, coins], axis=1)):
+        found = conditional_test(x, y, lambda x, y=y: y, 5.0, n_permutations=19, random_state=0)
+        assert found.pvalue == 1.0
+        assert (found.ball_pvalues == 1).all()
+        assert found.notes == ("the draw equals y in every row: nothing to swap",)
+        assert "no difference" in found.verdict
+
+
+def test_the_sampler_gets_columns():
+    import pandas as pd
+
+    x, y = gaussian_problem()
+    for inputs in (x[:, 0], list(x[:, 0]), pd.Series(x[:, 0]), torch.tensor(x[:, 0])):
+        shapes = []
+
+        def sampler(x, shapes=shapes):
+            shapes.append((tuple(x.shape), type(x)))
+            return np.random.default_rng(len(shapes)).normal(size=len(x))
+
+        conditional_test(inputs, y, sampler, 0.2, n_permutations=19, n_moment_draws=5, random_state=0)
+        kind = torch.Tensor if isinstance(inputs, torch.Tensor) else np.ndarray
+        assert set(shapes) == {((80, 1), kind)}
+
+
+def test_results_can_be_compared_and_kept_in_sets():
+    x, y = gaussian_problem()
+    first, second = (conditional_test(x, y, Gaussian(), 0.2, n_permutations=19, random_state=7) for _ in "ab")
+    assert first in [first]
+    assert first != second
+    assert len({first, second}) == 2
 
 
 def test_a_seed_repeats_the_test():
@@ -502,6 +700,11 @@ X, Y = gaussian_problem(20)
         ({"standardize": "no"}, "standardize='no'"),
         ({"level": 5}, "level=5"),
         ({"fitted_on": X}, "a pair"),
+        ({"fitted_on": (3, Y)}, r"fitted_on\[0\]=3 is not an array of rows"),
+        ({"fitted_on": (X, Y[:5])}, r"20 rows of X and y of shape \(5,\)"),
+        ({"fitted_on": (X, None)}, "give pairs"),
+        ({"fitted_on": (np.c_[X, X], Y)}, "a row of X has 2 numbers in fitted_on and 1 here"),
+        ({"fitted_on": (X, np.c_[Y, Y])}, "a row of y has 2 numbers in fitted_on and 1 here"),
         ({"random_state": -1}, "random_state=-1"),
     ],
 )

@@ -144,6 +144,25 @@ class TestRecords:
         assert run() == new
         assert seen == []
 
+    def test_of_several_codes_are_checked_code_by_code(self, tmp_path, code):
+        cells = [{"method": "one", "seed": i} for i in range(4)]
+        factor = 1.0
+
+        def function(cell):
+            if factor == 2.0 and cell["seed"] == 2:
+                raise KeyboardInterrupt
+            return {"value": factor * (1 + cell["seed"])}
+
+        records.compute("try", cells, function, options(tmp_path), code)
+        code.write_text("one = 2")
+        factor = 2.0
+        with pytest.raises(KeyboardInterrupt):  # some cells are then of the second code, others of the first
+            records.compute("try", cells, function, options(tmp_path), code)
+        code.write_text("one = 3")
+        factor = 2.0 + 1e-12
+        made = records.compute("try", cells, function, options(tmp_path), code)
+        assert [r["values"]["value"] for r in made] == pytest.approx([2, 4, 6, 8])
+
     def test_a_check_that_is_killed_is_made_again(self, tmp_path, code):
         cells, calls = [{"method": "one", "seed": i} for i in range(3)], []
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from localw2.seen_rows import SeenRows
+from localw2.seen_rows import SeenRows, judge_seen
 
 
 def rows(n, seed=0, p=3, d=1):
@@ -72,6 +72,51 @@ def test_hashes_fit_a_file_of_int64():
     assert (seen.codes >= 0).all()
     again = SeenRows(seen.codes.copy(), seen.n_distinct)
     assert again.share(*rows(100)) == 1.0
+
+
+def test_sketches_can_be_compared_and_kept_in_sets():
+    x, y = rows(50)
+    seen, same, other = SeenRows.of(x, y), SeenRows.of(x[::-1], y[::-1]), SeenRows.of(x + 1, y)
+    assert seen == same
+    assert seen != other
+    assert seen != SeenRows(seen.codes, seen.n_distinct + 1)
+    assert seen != "another kind"
+    assert len({seen, same, other}) == 2
+
+
+def test_a_few_seen_rows_are_not_held_against_a_test():
+    x, y = rows(1000)
+    assert judge_seen(SeenRows.of(x[:50], y[:50]), x, y) == (0.05, False)
+    assert judge_seen(SeenRows.of(x[:60], y[:60]), x, y) == (0.06, True)
+    share, seen = judge_seen(SeenRows.of(x, y, size=1), x[:1] + 1, y[:1])
+    assert np.isnan(share) or share == 0
+    assert not seen
+
+
+@pytest.mark.parametrize("n_train", [100, 1000, 10_000])
+@pytest.mark.parametrize("n_cells", [30, 1000])
+def test_new_rows_of_discrete_data_are_rarely_judged_as_seen(n_cells, n_train):
+    rng = np.random.default_rng(n_cells)
+    weights = 1 / np.arange(1, n_cells + 1)  # some cells are much more frequent
+    judged = []
+    for _ in range(40):
+        x = rng.choice(n_cells, n_train + 30, p=weights / weights.sum()).astype(float)
+        y = rng.integers(0, 3, len(x)).astype(float)
+        judged.append(judge_seen(SeenRows.of(x[30:], y[30:]), x[:30], y[:30])[1])
+    # Beyond three standard errors of a bound: none of these seeded sets.
+    assert not any(judged)
+
+
+def test_copies_within_the_training_rows_do_not_hide_that_all_were_seen():
+    x, y = rows(400)
+    drawn = np.random.default_rng(0).integers(0, 400, 400)  # as the bootstrap does
+    unique = np.unique(drawn)
+    assert judge_seen(SeenRows.of(x[drawn], y[drawn]), x[unique], y[unique]) == (1.0, True)
+
+
+def test_more_distinct_rows_than_rows_are_refused():
+    with pytest.raises(ValueError, match="n_rows=1"):
+        SeenRows(np.array([1, 2]), 2, 1)
 
 
 @pytest.mark.parametrize(

@@ -215,6 +215,9 @@ def _steepest(embedded: Array, outputs: Array, places: Array, rng: np.random.Gen
     halves = [_slopes(embedded[places], embedded[rows], outputs[rows]) for rows in (order[::2], order[1::2])]
     measured = []
     for finder, judge in (halves, halves[::-1]):
+        steeper = np.linalg.norm(finder, 2, axis=(2, 3)).argmax(1)  # of the balls of a place
+        at = np.arange(len(places)), steeper
+        finder, judge = finder[at], judge[at]
         left, sizes, right = np.linalg.svd(finder, full_matrices=False)
         along = np.einsum("ni,nij,nj->n", left[:, :, 0], judge, right[:, 0])
         steep = np.argsort(-sizes[:, 0], kind="stable")[: max(1, round(STEEP * len(places)))]
@@ -223,19 +226,44 @@ def _steepest(embedded: Array, outputs: Array, places: Array, rng: np.random.Gen
 
 
 def _slopes(places: Array, x: Array, y: Array) -> Array:
-    """The change of (mean, SD) of y (n, d) for a unit step in x (n, p) at each place, (places, 2 d, p)."""
+    """The change of (mean, SD) of y (n, d) for a unit step in x (n, p), (places, 2, 2 d, p).
+
+    The first of two balls at a place has a size of the best rate. Where x has few levels all its rows may
+    share one, or lie in a plane, and show no change across it; the second grows until it shows all changes.
+    """
     n, p = x.shape
+    at_all, rank = _slope(x - x.mean(0), y)
+    if rank == 1:
+        raise ValueError(
+            f"x has one value in a half of the rows ({n}), so that no slope of y can be measured: give "
+            "lipschitz=, how fast the law of y moves with x, or more levels of x."
+        )
     # The rate of the best local line, but never so few rows that the slopes of all columns are noise.
     k = min(n, max(10 * (p + 1), int(n ** (4 / (4 + p)))))
-    near = cKDTree(x).query(places, k)[1].reshape(len(places), k)
-    return np.stack([_slope(x[ball] - place, y[ball]) for place, ball in zip(places, near, strict=True)])
+    tree, found = cKDTree(x), []
+    distinct, inverse = np.unique(places, axis=0, return_inverse=True)
+    for place in distinct:
+        first, reached = _slope_of_ball(tree, place, y, k)
+        last, size = first, 2 * k
+        while reached < rank and size < n:
+            last, reached = _slope_of_ball(tree, place, y, size)
+            size *= 2
+        found.append((first, last if reached == rank else at_all))
+    return np.array(found)[inverse.ravel()]
 
 
-def _slope(x: Array, y: Array) -> Array:
+def _slope_of_ball(tree: cKDTree, place: Array, y: Array, k: int) -> tuple[Array, int]:
+    """The slope among the k nearest rows and those just as near: a ball has whole levels of x."""
+    reach = float(tree.query(place, [k])[0][0])
+    ball = np.sort(tree.query_ball_point(place, reach * (1 + 1e-9)))
+    return _slope(tree.data[ball] - place, y[ball])
+
+
+def _slope(x: Array, y: Array) -> tuple[Array, int]:
+    """The change (2 d, p) of mean and SD of y (n, d), and the rank of its design, p + 1 or less."""
     design = np.column_stack([np.ones(len(x)), x])
-    in_mean = np.linalg.lstsq(design, y, rcond=None)[0]
+    in_mean, _, rank, _ = np.linalg.lstsq(design, y, rcond=None)
     # The mean of |residual| is sqrt(2 / pi) of the SD for a Gaussian, and far less noisy than squares.
     sizes = np.abs(y - design @ in_mean) * np.sqrt(np.pi / 2)
     in_std = np.linalg.lstsq(design, sizes, rcond=None)[0]
-    slope: Array = np.column_stack([in_mean[1:], in_std[1:]]).T
-    return slope
+    return np.column_stack([in_mean[1:], in_std[1:]]).T, int(rank)

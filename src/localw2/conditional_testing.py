@@ -23,7 +23,7 @@ from localw2.conditional_plots import draw_test
 from localw2.norms import Norm, check_norm
 from localw2.sampler_draws import DependentDrawsWarning, SamplerDraws
 from localw2.search import BallSearch, nearest_search, radius_search
-from localw2.seen_rows import SeenRows, SeenRowsWarning
+from localw2.seen_rows import SeenRows, SeenRowsWarning, judge_seen, trained_on
 from localw2.swap_pairs import SwapPairs
 from localw2.swap_statistics import PooledBalls, max_t, permutation_pvalue, random_swaps
 
@@ -35,7 +35,7 @@ SHARED_NOISE = 5.0
 
 
 @final
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class ConditionalTest:
     """What ``conditional_test`` found: the p-value, and where the laws differ.
 
@@ -43,8 +43,9 @@ class ConditionalTest:
     ``centers`` are their rows, ``center_x`` (n, p) their x, ``ball_sizes`` the rows in each ball,
     ``ball_statistics`` the z of each ball and ``ball_pvalues`` its p-value, adjusted for looking at all of
     them: the chance that any is <= level under the null is at most level. ``ball_limit`` is the z that must
-    be exceeded for that. ``seen_share`` is the share of rows that the sampler was trained on, NaN where that
-    cannot be told.
+    be exceeded for that. ``seen_share`` is the share of the ``n_rows`` rows that are equal to training rows,
+    NaN where that cannot be told, and ``seen`` whether that is more than chance; ``shared_noise`` is about
+    how many rows share the noise of a draw, 1 if they are independent.
     """
 
     pvalue: float
@@ -57,7 +58,10 @@ class ConditionalTest:
     ball_statistics: Array
     ball_pvalues: Array
     ball_limit: float
+    n_rows: int
     seen_share: float
+    seen: bool
+    shared_noise: float
     notes: tuple[str, ...]
 
     @property
@@ -73,9 +77,13 @@ class ConditionalTest:
     @property
     def verdict(self) -> str:
         """The outcome in words."""
-        if self.seen_share > 0:
+        if self.seen:
             share = f"{100 * self.seen_share:.3g} %"
-            return f"not valid: {share} of these rows were used to train the sampler. Test it on new rows."
+            return f"not valid: {share} of these rows are equal to training rows. Test it on new rows."
+        if self.shared_noise > SHARED_NOISE:
+            return "not valid: the draws share noise from row to row. Draw anew for every row."
+        if not self.reject and _too_few(self.n_rows, self.level):
+            return "too few rows to tell"
         if not self.reject:
             return "no difference between the sampler's law of y given x and the data's was found"
         return "the sampler's law of y given x differs from the data's" + self._where()
@@ -151,16 +159,17 @@ def conditional_test(
     rejected; (2) its draws are independent from row to row; (3) the rows are independent given x (whole
     trajectories, not a time series cut into rows; no row entered twice). Nothing else matters: not delta, not
     N, not the form of the law. (1) is checked where the sampler has ``seen_rows_`` or ``fitted_on=(X, y)`` is
-    given, (2) roughly, from the draws that standardise; both warn.
+    given, (2) roughly, from the draws that standardise (or ten more); both warn.
 
     ``standardize`` subtracts the sampler's own mean from each row and divides by its SD, both from
     ``n_moment_draws`` separate draws, and cuts off at 3 SDs: the same map for both members of a pair. It
-    lifts the power much where mean or spread varies within a ball. A sampler without spread (a point
-    forecast) is compared on the scale of its errors. Several outputs are compared along ``n_directions``
-    random directions, trajectories at no more than 16 times.
+    lifts the power much where mean or spread varies within a ball. Draws that repeat yhat (a fixed seed) are
+    left out with a warning; a sampler without spread (a point forecast) is compared as it is. Several outputs
+    are compared along ``n_directions`` random directions, trajectories at no more than 16 times.
 
     ``n_centers`` balls are looked at, around rows chosen at random (None: 500, or fewer where the work would
-    exceed seconds), each thinned to ``max_size`` rows. In balls of one row a swap changes nothing.
+    exceed seconds), each thinned to ``max_size`` rows, except the one ball of ``delta=None``, which keeps all
+    rows. In balls of one row a swap changes nothing.
 
     >>> rng = np.random.default_rng(0)
     >>> x = rng.uniform(size=(500, 1))
@@ -173,15 +182,16 @@ def conditional_test(
     rows, outputs = _checked(x, y)
     level = check_probability(level, "level")
     n_permutations = _check_permutations(n_permutations, level)
+    _check_enough(len(rows), level)
     n_draws = (
         check_count(n_moment_draws, "n_moment_draws", 2) if check_flag(standardize, "standardize") else 0
     )
     n_directions = check_count(n_directions, "n_directions", 1)
     rng = np.random.default_rng(seed_of(random_state))
-    draws = SamplerDraws.of(sampler, x if hasattr(x, "shape") else rows, outputs.shape)
-    share = _check_unseen(draws.owner, fitted_on, rows, outputs)
+    draws = SamplerDraws.of(sampler, _inputs(x, rows), outputs.shape)
+    share, seen = _check_unseen(draws.owner, fitted_on, rows, as_array(y, "y"))
     pairs = SwapPairs.of(outputs, draws, n_draws, n_directions, rng)
-    _check_independent(pairs.shared_noise)
+    _check_independent(pairs)
     centers, balls = _balls(rows, delta, norm, max_size, n_centers, pairs.n_columns, rng)
     distinct, ball_of_center, copies = merge(balls, np.ones(len(centers)))
     distances = _distances(pairs, distinct, n_permutations, rng)
@@ -202,8 +212,11 @@ def conditional_test(
         ball_statistics=z[ball_of_center],
         ball_pvalues=pvalues[ball_of_center],
         ball_limit=limit,
+        n_rows=len(rows),
         seen_share=share,
-        notes=pairs.notes,
+        seen=seen,
+        shared_noise=pairs.shared_noise,
+        notes=pairs.notes + _seen_notes(share, seen),
     )
 
 
@@ -227,6 +240,27 @@ def _checked(x: Any, y: Any) -> tuple[Array, Array]:
     return rows, outputs
 
 
+def _inputs(x: Any, rows: Array) -> Any:
+    """What the sampler is given: x as it came if it has columns, else one column of its own kind."""
+    if getattr(x, "ndim", 0) == 2:
+        return x
+    return x.reshape(-1, 1) if hasattr(x, "reshape") else rows
+
+
+def _too_few(n_rows: int, level: float) -> bool:
+    """Whether even the largest statistic is tied too often: a swap of all rows leaves every one as it is."""
+    return 2.0 ** (1 - n_rows) > level
+
+
+def _check_enough(n_rows: int, level: float) -> None:
+    if _too_few(n_rows, level):
+        warnings.warn(
+            f"{n_rows} rows can be swapped in {2 ** (n_rows - 1)} ways that differ: the exact p-value is "
+            f"at least {2.0 ** (1 - n_rows):.3g}, too much for level {level:g}. Give more rows.",
+            stacklevel=3,
+        )
+
+
 def _check_permutations(value: Any, level: float) -> int:
     n = check_count(value, "n_permutations", 1)
     if 1 / (n + 1) > level * (1 + 1e-9):
@@ -238,26 +272,30 @@ def _check_permutations(value: Any, level: float) -> int:
     return n
 
 
-def _check_unseen(owner: Any, fitted_on: Any, x: Array, y: Array) -> float:
-    """The share of rows that the sampler was trained on; NaN where nothing tells."""
+def _check_unseen(owner: Any, fitted_on: Any, x: Array, y: Array) -> tuple[float, bool]:
+    """The share of rows that are equal to training rows (NaN: nothing tells); whether it is beyond chance."""
     seen = getattr(owner, "seen_rows_", None)
     if fitted_on is not None:
-        if not isinstance(fitted_on, tuple | list) or len(fitted_on) != 2:
-            raise ValueError("fitted_on must be a pair (X, y), the rows that the sampler was trained on.")
-        seen = SeenRows.of(fitted_on[0], fitted_on[1], size=max(1, len(fitted_on[0])))
+        seen, x, y = trained_on(fitted_on, x, y)
     if not isinstance(seen, SeenRows):
-        return float("nan")
-    share = seen.share(x, y)
-    if share > 0:
+        return float("nan"), False
+    share, beyond_chance = judge_seen(seen, x, y)
+    if beyond_chance:
         about = "" if seen.is_complete else "about "
         warnings.warn(
-            f"{about}{share * len(x):.0f} of these {len(x)} rows were used to train the sampler. The p-value "
-            "is not valid: a model that has learned these very rows agrees with them. Test it on rows that "
-            "were held back.",
+            f"{about}{share * len(x):.0f} of these {len(x)} rows are equal to rows that the sampler was "
+            "trained on. The p-value is not valid: a model that has learned these very rows agrees with "
+            "them. Test it on rows that were held back.",
             SeenRowsWarning,
             stacklevel=3,
         )
-    return share
+    return share, beyond_chance
+
+
+def _seen_notes(share: float, beyond_chance: bool) -> tuple[str, ...]:
+    if beyond_chance or not share > 0:  # NaN, too, is no share to tell of
+        return ()
+    return (f"{100 * share:.3g} % of these rows are equal to training rows: few, or no more than by chance",)
 
 
 def _balls(
@@ -297,12 +335,20 @@ def _balls(
     return centers, Balls.join(list(search.chunks(centers)))
 
 
-def _check_independent(factor: float) -> None:
-    if factor > SHARED_NOISE:
+def _check_independent(pairs: SwapPairs) -> None:
+    if pairs.shared_noise > SHARED_NOISE:
         warnings.warn(
-            f"the sampler's draws are not independent from row to row: about {factor:.0f} rows share their "
-            "noise, as when one omega or one set of weights serves a whole call. The p-value is then not "
-            "valid. Draw anew for every row, as the estimators' sample does.",
+            f"the sampler's draws are not independent from row to row: about {pairs.shared_noise:.0f} rows "
+            "share their noise, as when one omega or one set of weights serves a whole call. The p-value is "
+            "then not valid. Draw anew for every row, as the estimators' sample does.",
+            DependentDrawsWarning,
+            stacklevel=3,
+        )
+    elif pairs.repeats:
+        warnings.warn(
+            "the sampler's draws repeat: some that should be new equal the one that is compared, as with a "
+            "fixed random_state inside the sampler. They were left out of its mean and SD. Let every call "
+            "draw anew, or use the random_state that sample is given.",
             DependentDrawsWarning,
             stacklevel=3,
         )

@@ -10,7 +10,7 @@ from typing import Any, final
 
 import numpy as np
 from scipy.spatial import cKDTree
-from scipy.special import betaincinv, chdtr, chdtrc, ndtr, ndtri
+from scipy.special import betaincinv, chdtr, chdtrc, ndtr, ndtri, stdtr
 from scipy.stats import kstest
 
 from localw2._validation import Array, check_radius
@@ -21,6 +21,7 @@ LEVEL = 0.05  # chance that a calibrated sampler is called wrong, over all tests
 FEW_ROWS = 20  # fewer can show gross errors only, and have no regions
 SMALLEST_REGION = 5
 ALL_ROWS = "all rows"
+PREDICTIONS = ("predicted mean", "predicted SD")
 RELEVANT = 3  # input columns that are cut into regions
 CHUNK = 1 << 21  # numbers worked on at a time
 FEW_NEAR = 5  # a ball with fewer training rows is called sparse
@@ -29,6 +30,8 @@ TREE_COLUMNS = 3  # in more columns a KD-tree is slower than all distances
 REFERENCE = 10_000  # training rows compared with where there are more than that and more columns
 BASE_DRAWS = 200  # draws of the base rate for each row
 JOINT_DRAWS = 50  # draws in an energy score, whose time grows with their square; it is fair at any number
+ENOUGH_DRAWS = 40  # from so many on regions are made of draws that are not used for the PIT
+REGION_DRAWS = 50  # draws of each row, at most about so many, that regions are made of
 MAX_PAIRS = 45  # pairs of outputs whose dependence is tested, a random part of more
 
 
@@ -57,6 +60,14 @@ class Group:
     def overall(self) -> bool:
         """Whether these are all rows."""
         return self.by == ALL_ROWS
+
+    @property
+    def shift_pvalue_at_spread(self) -> float:
+        """The p-value of the shift if y scatters ``spread`` times as widely, whether that is right or not.
+
+        Draws that are too narrow move the mean score more than 1 / sqrt(n), with a mean that is right.
+        """
+        return float(2 * stdtr(self.n - 1, -abs(self.shift) * math.sqrt(self.n) / max(self.spread, 1e-300)))
 
     @property
     def where(self) -> str:
@@ -90,9 +101,10 @@ class Dependence:
 class RowStatistics:
     """What is kept of the draws, (N, d) each: PIT, CRPS, mean and SD of the draws.
 
-    ``centre`` and ``width`` are mean and SD of y and its draws taken *together*: regions made of these do not
-    know which of the S + 1 values is y, so that PIT stays exactly uniform in them. In regions of low SD of
-    the draws alone y would look too scattered, since that SD is partly low by chance. ``joint`` (N, pairs) is
+    ``centre`` and ``width`` are mean and SD of draws that are kept out of the PIT, so that PIT stays exactly
+    uniform in regions made of these: in regions of low SD of the *same* draws y would look too scattered,
+    since that SD is partly low by chance. Fewer than 40 draws are too few to part; then they are those of y
+    and its draws taken together, which do not know which of the S + 1 values is y. ``joint`` (N, pairs) is
     the PIT of the product of two outputs, standardised by centre and width.
     """
 
@@ -125,18 +137,33 @@ def _of_chunk(
     y: Array, samples: Array, pairs: list[tuple[int, int]], rng: np.random.Generator
 ) -> tuple[Array, ...]:
     draws = samples.astype(np.float64, copy=False)
-    # Equal draws have no spread, whatever the rounding of their mean says.
-    equal = draws.min(0) == draws.max(0)
-    mean, std = np.where(equal, draws[0], draws.mean(0)), np.where(equal, 0.0, draws.std(0, ddof=1))
-    together = np.concatenate([y[None], draws])
-    centre, width = together.mean(0), together.std(0)
-    scores = crps(y, draws), mean, std, centre, width
+    apart = _kept_apart(len(draws))
+    rest = draws[~apart]
+    together = np.concatenate([y[None], rest])
+    centre, width = _moments(draws[apart] if apart.any() else together)
+    scores = crps(y, draws), *_moments(draws), centre, width
     together = (together - centre) / np.where(width > 0, width, 1.0)
     joint = np.empty((len(y), len(pairs)))
     for i, (j, k) in enumerate(pairs):
         product = together[..., j] * together[..., k]
         joint[:, i] = pit(product[0], product[1:], rng)
-    return pit(y, draws, rng), *scores, joint
+    return pit(y, rest, rng), *scores, joint
+
+
+def _moments(draws: Array) -> tuple[Array, Array]:
+    """Mean and SD over the first axis; equal draws have no spread, whatever the rounding of the mean says."""
+    equal = draws.min(0) == draws.max(0)
+    return np.where(equal, draws[0], draws.mean(0)), np.where(equal, 0.0, draws.std(0, ddof=1))
+
+
+def _kept_apart(n_samples: int) -> Array:
+    """Which draws regions are made of, (S,): every second, or of many about 50, or of few none.
+
+    Evenly spaced, so that draws in ascending order are parted into equal laws, too.
+    """
+    step = max(2, n_samples // REGION_DRAWS)
+    apart: Array = (np.arange(n_samples) % step == step // 2) & (n_samples >= ENOUGH_DRAWS)
+    return apart
 
 
 def output_pairs(d: int, rng: np.random.Generator) -> list[tuple[int, int]]:
@@ -162,7 +189,7 @@ def check_groups(
     scores = ndtri(np.clip(rows.pit, 1e-16, 1 - 1e-16))
     found = []
     for k in range(d):
-        cut = [("predicted mean", rows.centre[:, k]), ("predicted SD", rows.width[:, k])]
+        cut = list(zip(PREDICTIONS, (rows.centre[:, k], rows.width[:, k]), strict=True))
         cut += [(names[i], x[:, i]) for i in order[:RELEVANT]]
         found.append(_check(k, ALL_ROWS, np.zeros(1), rows.pit[:, k], scores[:, k], coverages))
         for name, values in cut if n >= FEW_ROWS and n_regions > 1 else []:

@@ -20,9 +20,11 @@ from localw2._validation import (
     seed_of,
 )
 from localw2.diagnostic_checks import (
+    ENOUGH_DRAWS,
     FEW_NEAR,
     FEW_ROWS,
     LEVEL,
+    PREDICTIONS,
     Dependence,
     Group,
     RowStatistics,
@@ -36,6 +38,7 @@ from localw2.diagnostic_checks import (
 )
 from localw2.diagnostic_plots import aligned, diagnosis_panels
 from localw2.norms import Norm
+from localw2.seen_rows import SeenRows, SeenRowsWarning, judge_seen
 
 _OF_MEAN = "Improve the mean (base regressor, inputs), and look for a drift since the training rows."
 ADVICE = {
@@ -75,6 +78,7 @@ class Diagnosis:
     spread_interval: tuple[tuple[float, float], ...]
     constant_draws: tuple[int, ...]
     delta: float
+    delta_given: bool
     ball_sizes: Array
     sparse: Array
     extrapolated: Array | None
@@ -92,21 +96,23 @@ class Diagnosis:
 
     @property
     def failures(self) -> list[tuple[str, str]]:
-        """Kind and sentence of what failed: of each output and kind all rows, or else the worst region."""
+        """Kind and sentence of what failed: of each output and kind all rows, or else the worst region.
+
+        What a wrong spread explains is not called a wrong mean, nor what wrong outputs explain a dependence.
+        """
         found: list[tuple[bool, float, int, str, str]] = []
+        scattered = {group.output for group in self.groups if group.adjusted["spread"] <= LEVEL}
         for group in self.groups:
             name = f"of output {group.output}, " if self.n_outputs > 1 else ""
             region = "" if group.overall else f"where {group.where}, "
-            failed = {test: p for test, p in group.adjusted.items() if p <= LEVEL}
-            if len(failed) > 1:  # a wrong mean or spread makes the shape fail, too
-                failed.pop("shape", None)
-            for test, p in failed.items():
+            for test in self._failed(group, group.output in scattered):
+                p = group.adjusted[test]
                 kind, words = group.finding(test)
                 most = self._worst_region(group, kind) if group.overall else ""
                 words = f"{name}{region}{words}{most} (p = {p:.2g})"
                 found.append((not group.overall, p, group.output, kind, words))
         for pair in self.dependence:
-            if pair.adjusted <= LEVEL:
+            if pair.adjusted <= LEVEL and pair not in self._untold:
                 j, k = pair.outputs
                 side = "more" if pair.excess > 0 else "less"
                 words = f"outputs {j} and {k} go together {side} than their draws (p = {pair.adjusted:.2g})"
@@ -116,6 +122,24 @@ class Diagnosis:
             first.setdefault((output, kind), words)
         return [(kind.split()[0], words) for (_, kind), words in first.items()]
 
+    def _failed(self, group: Group, scattered: bool) -> list[str]:
+        """The failed tests of a group that have no other explanation; ``scattered``: the spread failed."""
+        failed = [test for test, p in group.adjusted.items() if p <= LEVEL]
+        if len(failed) > 1 and "shape" in failed:  # a wrong mean or spread makes the shape fail, too
+            failed.remove("shape")
+        if scattered and "shift" in failed:
+            # Regions made of y and few draws together sort y far out by its side.
+            knows_y = self.n_samples < ENOUGH_DRAWS and group.by in PREDICTIONS
+            if knows_y or self.n_tests * group.shift_pvalue_at_spread > LEVEL:
+                failed.remove("shift")
+        return failed
+
+    @property
+    def _untold(self) -> list[Dependence]:
+        """Failed pairs of outputs of which one is wrong by itself, which makes their product wrong, too."""
+        wrong = {group.output for group in self.groups if min(group.adjusted.values()) <= LEVEL}
+        return [pair for pair in self.dependence if pair.adjusted <= LEVEL and wrong & {*pair.outputs}]
+
     def _worst_region(self, overall: Group, kind: str) -> str:
         """Where an error of all rows is largest, if by more than 3 standard errors."""
         if kind == "shape":
@@ -124,7 +148,7 @@ class Diagnosis:
         sign = 1 if kind in ("narrow", "above") else -1
 
         def excess(group: Group) -> float:
-            error = overall.spread / math.sqrt(2 * group.n) if name == "spread" else 1 / math.sqrt(group.n)
+            error = overall.spread / math.sqrt(2 * group.n if name == "spread" else group.n)
             return float(sign * (getattr(group, name) - getattr(overall, name)) / error)
 
         regions = [group for group in self.groups if group.output == overall.output]
@@ -144,6 +168,10 @@ class Diagnosis:
             lines = [f"Not calibrated: {found[0][1]}.", *(f"Also {words}." for _, words in found[1:4])]
             lines += [f"{len(found) - 4} more findings, see table()."] if len(found) > 4 else []
             lines += list(dict.fromkeys(ADVICE[kind] for kind, _ in found[:4]))
+            if self._untold:
+                lines.append(
+                    "Whether outputs go together rightly cannot be told until each is right by itself."
+                )
         elif self.n_rows < FEW_ROWS:
             lines = [f"Too few rows to tell: with {self.n_rows}, only a mean off by {seen}."]
         else:
@@ -164,7 +192,9 @@ class Diagnosis:
 
     def _inputs_in_words(self) -> list[str]:
         lines = []
-        if self.sparse.any():
+        # The usual delta leaves out 1 % of the rows it is read from, so as many again are no news.
+        usual = 0.0 if self.delta_given else 0.01 * self.n_rows
+        if self.sparse.sum() > usual + 3 * math.sqrt(usual):
             whose = "other" if self.extrapolated is None else "training"
             few = f"fewer than {FEW_NEAR} {whose} rows within {self.delta:.3g}"
             lines.append(f"{self.sparse.sum()} of {self.n_rows} rows have {few}: little is known there.")
@@ -241,7 +271,8 @@ def diagnose(
     row, and ``x`` (N, p). The place of y among its draws (``metrics.pit``) is tested in all rows and in
     ``n_regions`` quantile groups of predicted mean, predicted SD and the three most relevant columns of x:
     too high or low, too narrow or wide, the wrong shape, and for several outputs whether pairs of them go
-    together as in the draws. The tests are exact for any S >= 2 and adjusted by Holm, so that a calibrated
+    together as in the draws. From S = 40 on, some draws (every second, at most about 50) make these groups
+    and the others place y. The tests are exact for any S >= 2 and adjusted by Holm, so that a calibrated
     sampler is called "not calibrated" with a chance of at most .05. Coverage is the share of rows whose PIT
     is in the middle, free of the bias that quantiles of few draws have.
 
@@ -286,6 +317,7 @@ def diagnose(
         spread_ratio=tuple(ratio for ratio, _ in spreads),
         spread_interval=tuple(interval for _, interval in spreads),
         constant_draws=tuple(((rows.std == 0) & (rows.mean != y)).sum(0).tolist()),
+        delta_given=delta is not None,
         **check_inputs(x, training, delta, norm, rng),
         pit=rows.pit,
         mean=rows.mean,
@@ -301,6 +333,10 @@ def _checked(y: Any, samples: Any, x: Any) -> tuple[Array, Array, Array]:
     y, samples, x = as_array(y, "y"), as_array(samples, "samples"), as_rows(x).astype(np.float64)
     if y.ndim not in (1, 2):
         raise ValueError(f"y has shape {y.shape}; expected (N,), or (N, d) with d outputs.")
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if samples.ndim == 3 and samples.shape[2] == 1 and y.ndim == 1:
+        samples = samples[..., 0]
     if samples.shape[1:] != y.shape:
         expected = ", ".join(["S", *map(str, y.shape)])
         raise ValueError(
@@ -333,12 +369,12 @@ def _input_names(p: int) -> list[str]:
 def _warn_of_seen(x: Array, y: Array, x_train: Array, y_train: Array) -> None:
     if len(x_train) != len(y_train):
         raise ValueError(f"x_train has {len(x_train)} rows and y_train {len(y_train)}; they must be pairs.")
-    seen = {row.tobytes() for row in np.column_stack([x_train, y_train])}
-    share = float(np.mean([row.tobytes() in seen for row in np.column_stack([x, y])]))
-    if share > 0.5:
+    share, beyond_chance = judge_seen(SeenRows.of(x_train, y_train, size=len(x_train)), x, y)
+    if beyond_chance:
         warnings.warn(
             f"{100 * share:.0f} % of the rows are training rows, on which a fit looks better than it is. "
             "Diagnose on rows that it has not seen.",
+            SeenRowsWarning,
             stacklevel=3,
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, final
@@ -21,10 +22,12 @@ PROBED_COLUMNS = 8
 # Fewer draws or rows than these cannot tell shared noise from chance.
 LEAST_DRAWS = 10
 LEAST_ROWS = 20
+# Draws that repeat the pair are told of only where chance would bring fewer of them than this.
+SURELY_REPEATED = 1e-3
 
 
 class DependentDrawsWarning(UserWarning):
-    """A sampler's draws are not independent from row to row."""
+    """A sampler's draws are not independent: from row to row, or one of another."""
 
 
 @final
@@ -118,27 +121,45 @@ def _gives_many(function: Any) -> bool:
 @final
 @dataclass(frozen=True)
 class DrawMoments:
-    """Mean and SD of the draws at every row and column (N, C), and a few draws (S, rows, columns) of them."""
+    """Mean and SD of the draws at every row and column (N, C), and a few draws (S, rows, columns) of them.
+
+    ``n_left_out`` of the draws repeated the pair and are not in the moments; ``repeats`` says that this is
+    not chance, and that they equal yhat.
+    """
 
     mean: Array
     std: Array
     probe: Array
+    n_left_out: int = 0
+    repeats: bool = False
 
     @classmethod
-    def of(cls, draws: SamplerDraws, n: int, pick: Callable[[Array], Array], rng: Any) -> DrawMoments:
-        """Moments of n draws, none of them held longer than its chunk; ``pick`` makes (s, N, C) of them."""
-        # Around the first draw: identical draws then have an SD of exactly 0, whatever their size.
+    def of(
+        cls, draws: SamplerDraws, n: int, pick: Callable[[Array], Array], rng: Any, pair: Array | None = None
+    ) -> DrawMoments:
+        """Moments of n draws, none of them held longer than its chunk; ``pick`` makes (s, N, C) of them.
+
+        Draws that equal y or yhat of the ``pair`` (2, N, C) in every row are left out, as a sampler with a
+        seed of its own gives them, unless chance explains them. A swap of y and yhat changes nothing in that.
+        """
         pivot = pick(draws.one(rng)[None])[0]
-        total, square = np.zeros_like(pivot), np.zeros_like(pivot)
+        new, old = _Sums.of(pivot), _Sums.of(pivot)
+        matches = _Matches.of(pivot.shape[0])
         rows, columns = _spaced(pivot.shape[0], PROBED_ROWS), _spaced(pivot.shape[1], PROBED_COLUMNS)
-        probes = [np.zeros((1, len(rows), len(columns)))]
-        for chunk in draws.chunks(n - 1, rng):
-            part = pick(chunk) - pivot
-            total += part.sum(0)
-            square += (part**2).sum(0)
+        probes = []
+        for chunk in itertools.chain([pivot[None]], map(pick, draws.chunks(n - 1, rng))):
+            repeated = matches.found(chunk, pair)
+            part = chunk - pivot
+            new.add(part[~repeated])
+            old.add(part[repeated])
             probes.append(part[:, rows][..., columns])
-        variance = np.clip(square - total**2 / n, 0, None) / (n - 1)
-        return cls(pivot + total / n, np.sqrt(variance), np.concatenate(probes))
+        by_chance = matches.expected(n)
+        all_equal = not (new.square.any() or old.square.any())
+        if all_equal or by_chance >= 1:
+            new.join(old)
+        mean, std = new.moments(pivot)
+        surely = matches.of_yhat and by_chance < SURELY_REPEATED and not all_equal
+        return cls(mean, std, np.concatenate(probes), n - new.n, surely)
 
     def dependence(self) -> float:
         r"""How far the draws are from independent across rows: about 1 if they are, g if g rows share noise.
@@ -147,16 +168,95 @@ class DrawMoments:
         varies by 1/R around 0; noise common to g rows makes that g/R, whatever sign it has in each row. The
         value is the largest such factor over the columns; 1.0 where there is too little to tell.
         """
-        n = len(self.probe)
+        probe = _distinct(self.probe)
+        n = len(probe)
         factors = [1.0]
         if n >= LEAST_DRAWS:
-            centred = self.probe - self.probe.mean(0)
+            centred = probe - probe.mean(0)
             spread = np.sqrt((centred**2).sum(0) / (n - 1))
             for column, std in zip(np.moveaxis(centred, 2, 0), spread.T, strict=True):
                 moving = std > 1e-9 * std.max(initial=0.0)
                 if moving.sum() >= LEAST_ROWS:
                     factors.append(_shared_noise(column[:, moving] / std[moving]))
         return max(factors)
+
+
+@final
+@dataclass
+class _Sums:
+    """Sum and sum of squares of n draws (N, C), less a pivot.
+
+    The pivot is one of the draws: identical ones then have an SD of exactly 0, whatever their size.
+    """
+
+    n: int
+    total: Array
+    square: Array
+
+    @classmethod
+    def of(cls, pivot: Array) -> _Sums:
+        return cls(0, np.zeros_like(pivot), np.zeros_like(pivot))
+
+    def add(self, part: Array) -> None:
+        self.n += len(part)
+        self.total += part.sum(0)
+        self.square += (part**2).sum(0)
+
+    def join(self, other: _Sums) -> None:
+        self.n += other.n
+        self.total += other.total
+        self.square += other.square
+
+    def moments(self, pivot: Array) -> tuple[Array, Array]:
+        """Mean and SD; fewer than two draws have no SD, which is then 0 everywhere."""
+        if self.n < 2:
+            return pivot, np.zeros_like(pivot)
+        variance = self.square - self.total**2 / self.n
+        # Where the pivot itself was left out, draws that are equal have an SD of rounding alone.
+        variance[variance < 1e-14 * self.square] = 0.0
+        return pivot + self.total / self.n, np.sqrt(variance / (self.n - 1))
+
+
+@final
+@dataclass
+class _Matches:
+    """How many draws equal y or yhat in every row; in how many of the others (N,) each row does."""
+
+    n: int
+    n_others: int
+    others: Array
+    of_yhat: bool
+
+    @classmethod
+    def of(cls, n_rows: int) -> _Matches:
+        return cls(0, 0, np.zeros(n_rows), False)
+
+    def found(self, chunk: Array, pair: Array | None) -> Array:
+        """Which of the draws (s, N, C) are such repeats, a mask (s,)."""
+        if pair is None:
+            return np.zeros(len(chunk), bool)
+        is_yhat = (chunk == pair[1]).all(2)
+        same = is_yhat | (chunk == pair[0]).all(2)
+        repeated: Array = same.all(1)
+        self.n += int(repeated.sum())
+        self.n_others += int((~repeated).sum())
+        self.others += same[~repeated].sum(0)
+        self.of_yhat |= bool(is_yhat.all(1).any())
+        return repeated
+
+    def expected(self, n: int) -> float:
+        """About how many of n draws would be repeats by chance, by the rates of the other draws."""
+        if self.n == 0:
+            return float(n)
+        rates = np.maximum(self.others, 0.5) / max(self.n_others, 1)
+        return float(n * np.exp(np.log(rates).sum()))
+
+
+def _distinct(probe: Array) -> Array:
+    """The draws (S, ...) without repeats, which are not what is looked for; all, if next to none are left."""
+    distinct: Array = np.unique(probe.reshape(len(probe), -1), axis=0)
+    enough = len(distinct) >= min(LEAST_DRAWS, len(probe) / 2)
+    return distinct.reshape(-1, *probe.shape[1:]) if enough and len(distinct) < len(probe) else probe
 
 
 def _shared_noise(e: Array) -> float:

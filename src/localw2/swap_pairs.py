@@ -12,7 +12,7 @@ from typing import final
 import numpy as np
 
 from localw2._validation import Array
-from localw2.sampler_draws import DrawMoments, SamplerDraws
+from localw2.sampler_draws import LEAST_DRAWS, DrawMoments, SamplerDraws
 
 # Times of a trajectory that are compared: neighbouring ones say nearly the same.
 MOST_TIMES = 16
@@ -23,6 +23,8 @@ MOST_TIMES = 16
 CUT = 3.0
 # SDs below this part of their root mean square are raised to it: a certain row is compared on that scale.
 LEAST_STD = 1e-3
+# Distinct outputs that a draw cannot all meet by chance: it is then the data themselves.
+MANY_VALUES = 20
 
 
 @final
@@ -30,18 +32,20 @@ LEAST_STD = 1e-3
 class SwapPairs:
     """Observed and drawn outputs as columns (N, C), and what was seen on the way.
 
-    ``shared_noise`` is about how many rows share the noise of a draw, 1 if all are independent.
+    ``shared_noise`` is about how many rows share the noise of a draw, 1 if all are independent; ``repeats``
+    says that draws which should be new repeat yhat.
 
     >>> sampler = SamplerDraws.of(lambda x: 5 + 0 * x[:, 0], np.zeros((2, 1)), (2,))
     >>> pairs = SwapPairs.of(np.array([4.0, 6.0]), sampler, 10, 8, np.random.default_rng(0))
-    >>> pairs.y.ravel().round(3), pairs.yhat.ravel()
-    (array([-1.414,  1.414]), array([0., 0.]))
+    >>> pairs.y.ravel(), pairs.yhat.ravel()
+    (array([-1.,  1.]), array([0., 0.]))
     """
 
     y: Array
     yhat: Array
-    shared_noise: float
-    notes: tuple[str, ...]
+    shared_noise: float = 1.0
+    notes: tuple[str, ...] = ()
+    repeats: bool = False
 
     @property
     def n_columns(self) -> int:
@@ -56,45 +60,64 @@ class SwapPairs:
         shape = (len(y), *{1: (1, 1), 2: (1, y.shape[-1]), 3: y.shape[1:]}[y.ndim])
         pairs = np.stack([y.reshape(shape), draws.one(rng).reshape(shape)])
         times = moving_times(pairs)
+        if len(times) == 0:
+            column = _nothing_to_swap(pairs)
+            return cls(column, column, notes=("the draw equals y in every row: nothing to swap",))
         pairs = pairs[:, :, times]
-        shared_noise = 1.0
-        notes: tuple[str, ...] = ()
-        if n_moment_draws:
 
-            def pick(chunk: Array) -> Array:
-                picked: Array = chunk.reshape(-1, *shape)[:, :, times].reshape(len(chunk), len(y), -1)
-                return picked
+        def pick(chunk: Array) -> Array:
+            picked: Array = chunk.reshape(-1, *shape)[:, :, times].reshape(len(chunk), len(y), -1)
+            return picked
 
-            moments = DrawMoments.of(draws, n_moment_draws, pick, rng)
-            shared_noise, notes = moments.dependence(), _notes(moments)
-            pairs = standardized(pairs.reshape(2, len(y), -1), moments).reshape(pairs.shape)
+        if n_moment_draws == 0:
+            # A stream of its own: looking for shared noise leaves the swaps of a seed as they are.
+            probed = DrawMoments.of(draws, LEAST_DRAWS, pick, rng.spawn(1)[0])
+            first, second = _projected(pairs, n_directions, rng)
+            return cls(first, second, probed.dependence())
+        flat = pairs.reshape(2, len(y), -1)
+        moments = DrawMoments.of(draws, n_moment_draws, pick, rng, flat)
+        pairs = standardized(flat, moments).reshape(pairs.shape)
         first, second = _projected(pairs, n_directions, rng)
-        return cls(first, second, shared_noise, notes)
+        return cls(first, second, moments.dependence(), _notes(moments, n_moment_draws), moments.repeats)
 
 
 def moving_times(pairs: Array) -> Array:
     """At most 16 evenly spaced times of (2, N, T, d) at which a swap changes something (not the start)."""
     first, second = pairs
-    size = np.abs(pairs).max((0, 1, 3))
-    moving = np.flatnonzero(np.abs(first - second).max((0, 2)) > 1e-9 * size)
-    if len(moving) == 0:
-        raise ValueError(
-            "the sampler's draw equals y in every row, so there is nothing to swap. Does it return the data?"
-        )
-    chosen: Array = moving[np.linspace(0, len(moving) - 1, min(len(moving), MOST_TIMES)).round().astype(int)]
+    # Up to rounding: what is computed in two ways differs by that, and large numbers by no less.
+    rounding = 4 * np.finfo(np.float64).eps * np.maximum(np.abs(first), np.abs(second))
+    moving = np.flatnonzero((np.abs(first - second) > rounding).any((0, 2)))
+    most = min(len(moving), MOST_TIMES)
+    chosen: Array = moving[np.linspace(0, max(0, len(moving) - 1), most).round().astype(int)]
     return chosen
 
 
+def _nothing_to_swap(pairs: Array) -> Array:
+    """A column that stands for both members: any swap leaves their distance 0. Refused if it is the data."""
+    n_values = len(np.unique(pairs[0].reshape(pairs.shape[1], -1), axis=0))
+    if n_values >= MANY_VALUES:
+        raise ValueError(
+            f"the sampler's draw equals y in every row, in {n_values} distinct values, so there is nothing "
+            "to swap. Does it return the data? Give a sampler that draws anew from x."
+        )
+    column: Array = pairs[0, :, 0, :1]
+    return column
+
+
 def standardized(pairs: Array, moments: DrawMoments) -> Array:
-    """Both members of each pair (2, N, C) by the sampler's own mean and SD, cut off at 3 SDs."""
-    residuals = pairs - moments.mean
+    """Both members of each pair (2, N, C) by the sampler's own mean and SD, cut off at 3 SDs.
+
+    Columns without spread are compared as they are, but for one shift and one unit: their mean may be yhat
+    itself (a fixed seed), and to subtract it would tell yhat from y.
+    """
     typical = _typical(moments)
-    # A sampler without spread has no scale of its own; that of both members' errors stays under swaps.
-    errors = np.sqrt((residuals**2).mean((0, 1)))
-    floor = np.where(typical > 0, LEAST_STD * typical, errors)
-    scale = np.maximum(moments.std, floor)
-    cut: Array = np.clip(residuals / np.where(scale > 0, scale, 1.0), -CUT, CUT)
-    return cut
+    scale = np.maximum(moments.std, LEAST_STD * typical)
+    cut = np.clip((pairs - moments.mean) / np.where(scale > 0, scale, 1.0), -CUT, CUT)
+    # Shift and unit stay as they are under swaps.
+    errors = np.sqrt(((pairs[0] - pairs[1]) ** 2).mean(0))
+    raw = (pairs - pairs.mean((0, 1))) / np.where(errors > 0, errors, 1.0)
+    found: Array = np.where(typical > 0, cut, raw)
+    return found
 
 
 def _typical(moments: DrawMoments) -> Array:
@@ -102,17 +125,23 @@ def _typical(moments: DrawMoments) -> Array:
     return typical
 
 
-def _notes(moments: DrawMoments) -> tuple[str, ...]:
+def _notes(moments: DrawMoments, n_draws: int) -> tuple[str, ...]:
+    notes = []
+    if moments.n_left_out:
+        notes.append(
+            f"{moments.n_left_out} of {n_draws} draws for mean and SD repeated the pairs and were left out"
+        )
     typical = _typical(moments)
     if (typical == 0).all():
-        return (
-            "all draws of the sampler were equal: it is a point forecast, or its seed is fixed; "
-            "y and the draw were compared on the scale of its errors",
-        )
+        few_left = n_draws - moments.n_left_out < 2
+        why = "" if few_left else "all draws of the sampler were equal (a point forecast, or a fixed seed): "
+        notes.append(f"{why}y and the draw were compared as they are, not standardised")
     few = int((moments.std < LEAST_STD * typical).any(1).sum())
-    if few == 0:
-        return ()
-    return (f"{few} rows with less than {LEAST_STD:g} of the usual spread were compared on that scale",)
+    if few:
+        notes.append(
+            f"{few} rows with less than {LEAST_STD:g} of the usual spread were compared on that scale"
+        )
+    return tuple(notes)
 
 
 def _projected(pairs: Array, n_directions: int, rng: np.random.Generator) -> Array:

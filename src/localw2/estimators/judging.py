@@ -10,7 +10,7 @@ import numpy as np
 from localw2._validation import as_array, as_rows, check_count
 from localw2.diagnostics import Diagnosis, diagnose
 from localw2.estimators.settings import fresh_seed
-from localw2.seen_rows import SeenRows, SeenRowsWarning
+from localw2.seen_rows import SeenRows, SeenRowsWarning, judge_seen
 
 
 class Judged:
@@ -34,10 +34,10 @@ class Judged:
 
 
 def warn_of_seen(estimator: Any, x: Any, y: Any) -> None:
-    """Tell if some of these rows were trained on; estimators from older files cannot know."""
+    """Tell if more rows than by chance were trained on; estimators from older files cannot know."""
     seen = getattr(estimator, "seen_rows_", None)
-    share = seen.share(x, y) if seen is not None else 0.0
-    if share > 0:  # NaN where it cannot be told
+    share, beyond_chance = judge_seen(seen, x, y) if seen is not None else (0.0, False)
+    if beyond_chance:
         n = len(as_rows(x))
         warnings.warn(
             f"{share * n:.0f} of these {n} rows are equal to rows that were trained on, where every overfit "

@@ -66,19 +66,21 @@ def stored_fit(fit: Fit) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return {"config": asdict(config), **plain}, history_tensors(fit.history)
 
 
-def stored_seen(estimator: Any) -> tuple[int | None, dict[str, Tensor]]:
-    """The memory of the training rows, if there is one: how many, and their sketch."""
+def stored_seen(estimator: Any) -> tuple[list[int | None] | None, dict[str, Tensor]]:
+    """The memory of the training rows, if there is one: how many there were, and their sketch."""
     seen = getattr(estimator, "seen_rows_", None)
     if seen is None:
         return None, {}
-    return seen.n_distinct, {"seen_rows": torch.tensor(seen.codes)}
+    return [seen.n_distinct, seen.n_rows], {"seen_rows": torch.tensor(seen.codes)}
 
 
-def restored_seen(n_distinct: Any, tensors: dict[str, Tensor]) -> SeenRows | None:
+def restored_seen(counts: Any, tensors: dict[str, Tensor]) -> SeenRows | None:
     """What ``stored_seen`` described; older files have none."""
-    if n_distinct is None:
+    if counts is None:
         return None
-    return SeenRows(tensors["seen_rows"].numpy().copy(), whole_number(n_distinct))
+    n_distinct, n_rows = counts
+    rows = None if n_rows is None else whole_number(n_rows)
+    return SeenRows(tensors["seen_rows"].numpy().copy(), whole_number(n_distinct), rows)
 
 
 def restored_fit(model: RandomMap, settings: dict[str, Any], tensors: dict[str, Tensor]) -> Fit:
