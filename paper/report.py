@@ -288,14 +288,17 @@ def assemble(folder: Path) -> str:
 def _overview(folder: Path) -> str:
     """How much was computed, and with what."""
     lines = ["| script | fits and references | minutes of one core |", "|---|---|---|"]
+    total = 0.0
     for experiment in EXPERIMENTS:
         content = _records(experiment.name, folder)
         if content is None:
             lines.append(f"| `{experiment.name}.py` | {NOT_RUN} | |")
         else:
             minutes = sum(record["seconds"] for record in content["records"]) / 60
+            total += minutes
             lines.append(f"| `{experiment.name}.py` | {len(content['records'])} | {minutes:.0f} |")
-    return "\n".join(lines)
+    note = f"About {total / 2:.0f} minutes on two cores, which had other work to do beside."
+    return "\n".join(lines) + (f"\n\n{note}" if total else "")
 
 
 def _panels(experiment: Experiment, folder: Path) -> str:

@@ -396,7 +396,7 @@ def test_a_refit_leaves_nothing_of_the_old_one():
     fresh = RandomCoefficientRegressor("ml", confidence=0.5, random_state=0).fit(x, y)
     assert vars(model).keys() == vars(fresh).keys()
     assert model.summary() == fresh.summary()
-    assert model.to_stored().tensors.keys() == {"mean", "std", "covariance"}
+    assert model.to_stored().tensors.keys() == {"mean", "std", "covariance", "seen_rows"}
 
 
 @pytest.mark.parametrize("failure", [RuntimeError, KeyboardInterrupt])
