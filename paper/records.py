@@ -85,12 +85,14 @@ def compute(
             print(f"  {verb} {i}/{len(chosen)} after {time.perf_counter() - start:.0f} s: {key}", flush=True)
 
     differing: set[tuple[str, str]] = set()  # a method may have records of several codes
-    stale = [cell for cell in cells if known.get(_key(cell), {}).get("code", fingerprint) != fingerprint]
+    stale = [record["settings"] for record in _kept(cells, known) if record["code"] != fingerprint]
     run(_cheapest(stale, known), "checked")
     for cell in stale:
         record = known[_key(cell)]
         if (_method(cell), record["code"]) not in differing:
             record["code"] = fingerprint
+        elif cell not in cells and record["code"] != fingerprint:
+            del known[_key(cell)]  # a further repeat, which nobody asked for again
     if differing:
         print(f"other values for {', '.join(sorted({name for name, _ in differing}))}: computed again")
     missing = [cell for cell in cells if known.get(_key(cell), {}).get("code") != fingerprint]

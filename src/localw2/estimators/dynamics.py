@@ -16,6 +16,7 @@ from torch import Tensor
 from localw2._validation import Array, as_array, check_count, check_flag
 from localw2.estimators.dynamics_checks import (
     check_functions,
+    check_observed,
     warn_of_coarse_times,
     warn_of_far_guesses,
     warn_of_skipped,
@@ -212,7 +213,8 @@ class LocalW2ODE(JudgedPaths, BaseEstimator):  # type: ignore[misc]  # scikit-le
         if self.observe is not None and y0 is None:
             raise ValueError("observe sees a part of the states only; give y0, the initial state in full.")
         data = Trajectories.of(Y, t, y0, t0, all_seen=self.observe is None)
-        self._check_data(data)
+        check_range(data.values, "Y", LARGEST if self.standardize else 1e18)
+        check_observed(data, self.observe)
         device = device_of(self.device)
         printed = fingerprint(self, data.values, np.column_stack([data.number, data.time + data.t0]))
         printed += "".join(function_print(function) for function in (self.field, self.observe))
@@ -319,14 +321,6 @@ class LocalW2ODE(JudgedPaths, BaseEstimator):  # type: ignore[misc]  # scikit-le
             check_count(self.max_times, "max_times", 2)
         check_checkpoint(self.checkpoint, self.random_state)
 
-    def _check_data(self, data: Trajectories) -> None:
-        check_range(data.values, "Y", LARGEST if self.standardize else 1e18)
-        d, p = data.initial.shape[1], data.values.shape[1]
-        if self.observe is None and d != p:
-            raise ValueError(
-                f"y0 has {d} state(s) and Y {p}; give observe, a function from states (..., {d}) to Y's."
-            )
-
     def _field(self, data: Trajectories, rows: Rows, generator: torch.Generator) -> RandomField:
         if isinstance(self.field, str):
             settings = self.width, self.depth, bool(self.residual), self.activation
@@ -350,12 +344,9 @@ class LocalW2ODE(JudgedPaths, BaseEstimator):  # type: ignore[misc]  # scikit-le
 
     def _discrepancy(self, n_values: int, ball_rows: int) -> Discrepancy:
         low, high = ASSIGNED_ROWS
-        exact = isinstance(self.discrepancy, str) and self.discrepancy == "w2" and low <= ball_rows <= high
-        return (
-            SquaredW2(bool(self.debiased))
-            if exact
-            else discrepancy_of(self.discrepancy, bool(self.debiased), n_values)
-        )
+        if isinstance(self.discrepancy, str) and self.discrepancy == "w2" and low <= ball_rows <= high:
+            return SquaredW2(bool(self.debiased))
+        return discrepancy_of(self.discrepancy, bool(self.debiased), n_values)
 
     def _config(self, seed: int, printed: str) -> FitConfig:
         network = isinstance(self.field, str)

@@ -8,12 +8,22 @@ from contextlib import suppress
 import torch
 from torch import Tensor
 
+from localw2.estimators.trajectories import Trajectories
 from localw2.losses import Objective
 from localw2.models.dynamics import SolverError
 from localw2.models.fields import FunctionField, RandomField
 from localw2.models.laws import LOCATION_STEP
 from localw2.models.paths import ACCEPTED, Observe, ObservedPaths
 from localw2.training import Fit
+
+
+def check_observed(data: Trajectories, observe: Observe | None) -> None:
+    """Raise if trajectories do not show their states one by one and nothing tells what they show."""
+    d, p = data.initial.shape[1], data.values.shape[1]
+    if observe is None and d != p:
+        raise ValueError(
+            f"y0 has {d} state(s) and Y {p}; give observe, a function from states (..., {d}) to Y's."
+        )
 
 
 def warn_of_skipped(fit: Fit) -> None:
