@@ -12,10 +12,8 @@ N((1, 1, 1, 1), a^2 I), a in {0, .1, .2, .3}, sigma in {.1, .25, .4}. Five model
   mean          the true ODE with the mean field: no spread at all
   true          the truth itself, with fresh omegas: no method can do better but by chance
 
-``repeats`` training sets are fitted for the three (a, sigma) that have panels of trajectories or fields, two
-fifths as many (2 of 5) for the other nine, where a fit takes one to two minutes; of printed-sqrt at a < .3,
-up to ten minutes a fit (balls of most rows, all different), one, at sigma = .25. Draw again from the records
-alone: ``python paper/dynamics_figures.py``.
+A fit takes one to two minutes, of printed-sqrt at a = .1 longer: its balls hold most rows, and all differ.
+Draw again from the records alone: ``python paper/dynamics_figures.py``.
 """
 
 from __future__ import annotations
@@ -73,31 +71,19 @@ def cells(options: Options) -> list[Cell]:
     if options.quick:
         size = {"trajectories": 25, "epochs": 10, "draws": 100}
     size |= {"errors": hashlib.sha256(Path(ode_errors.__file__).read_bytes()).hexdigest()[:8]}
-    fewer = max(1, round(0.4 * options.repeats))
-    found = []
-    for a in a_grid:
-        for sigma in sigma_grid:
-            repeats = options.repeats if (a, sigma) in PANELS else fewer
-            counts = dict.fromkeys(("printed", "ours", "mean", "true"), repeats)
-            if a == max(A):
-                counts["printed-sqrt"] = repeats
-            elif a > 0 and sigma == SIGMA[1]:
-                counts["printed-sqrt"] = 1
-            found += [
-                {"a": a, "sigma": sigma, "model": model, **size, "seed": seed}
-                for model, count in counts.items()
-                for seed in range(FIRST_SEED, FIRST_SEED + count)
-            ]
-    # References take seconds. Then panels and the longest fits, then the grid round by round: a run that is
-    # cut short has the panels, and no core waits for a long fit in the end.
-    long = [c for c in found if c["model"] == "printed-sqrt" and c["a"] < max(A)]
+    found: list[Cell] = [
+        {"a": a, "sigma": sigma, "model": model, **size, "seed": seed}
+        for a in a_grid
+        for sigma in sigma_grid
+        for model in ("mean", "true", "printed-sqrt", "printed", "ours")
+        if a > 0 or model != "printed-sqrt"
+        for seed in range(FIRST_SEED, FIRST_SEED + options.repeats)
+    ]
+    # References take seconds. Then panels, then the grid round by round: a run that is cut short has the
+    # panels, and no core waits for a long fit in the end.
     return sorted(
         found,
-        key=lambda c: (
-            c["model"] not in ("mean", "true"),
-            (c["a"], c["sigma"]) not in PANELS and c not in long,
-            c["seed"],
-        ),
+        key=lambda c: (c["model"] not in ("mean", "true"), (c["a"], c["sigma"]) not in PANELS, c["seed"]),
     )
 
 

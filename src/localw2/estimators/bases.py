@@ -22,6 +22,8 @@ from localw2.neighborhoods import Neighborhoods
 
 SPREAD_FLOOR = 0.1  # of the overall spread: rows without noise must not outweigh all others
 _ALPHAS = tuple(float(alpha) for alpha in np.logspace(-6, 3, 19))
+# Where noise is small, leaves of 20 rows and 100 trees, as they come, are too coarse for a few hundred rows.
+_FINE = {"learning_rate": 0.15, "max_iter": 300, "max_leaf_nodes": 15, "min_samples_leaf": 5}
 _MOST_COLUMNS = {2: 20, 3: 4}  # degree -> columns of x up to which the polynomial is a candidate
 
 
@@ -59,7 +61,8 @@ def candidates(n: int, p: int, d: int, seed: int) -> dict[str, Any]:
     """What ``base="auto"`` chooses from, for n training rows, p columns and d outputs.
 
     >>> list(candidates(1000, 3, 1, 0)), list(candidates(1000, 30, 1, 0)), list(candidates(4, 1, 1, 0))
-    (['ridge', 'ridge of degree 2', 'ridge of degree 3', 'boosting'], ['ridge', 'boosting'], ['mean'])
+    (['ridge', 'ridge of degree 2', 'ridge of degree 3', 'boosting', 'fine boosting'],
+     ['ridge', 'boosting', 'fine boosting'], ['mean'])
     """
     if n < 6:
         return {"mean": DummyRegressor()}
@@ -71,8 +74,9 @@ def candidates(n: int, p: int, d: int, seed: int) -> dict[str, Any]:
                 StandardScaler(), powers, StandardScaler(), RidgeCV(_ALPHAS)
             )
     if n >= 60:
-        trees = HistGradientBoostingRegressor(random_state=seed)
-        found["boosting"] = trees if d == 1 else MultiOutputRegressor(trees)
+        for name, settings in (("boosting", {}), ("fine boosting", _FINE)):
+            trees = HistGradientBoostingRegressor(random_state=seed, **settings)
+            found[name] = trees if d == 1 else MultiOutputRegressor(trees)
     return found
 
 

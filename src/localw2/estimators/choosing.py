@@ -45,10 +45,9 @@ def check_delta(delta: Any) -> None:
         check_radius(delta)
 
 
-def rough_balls(X: Array, norm: Any) -> Neighborhoods:
+def rough_balls(X: Array) -> Neighborhoods:
     """What "local" means before anything is known of y: a fifth of the rows, 150 at most."""
-    k = Nearest(min(150, max(2, len(X) // 5)))
-    return ChosenBalls(k, norm if isinstance(norm, Norm) else standardised(X)).neighborhoods(X)
+    return ChosenBalls(Nearest(min(150, max(2, len(X) // 5))), standardised(X)).neighborhoods(X)
 
 
 def choose_balls(X: Array, y: Array, mean: FoldedMean, delta: Any, norm: Any, debiased: bool) -> ChosenBalls:

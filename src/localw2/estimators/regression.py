@@ -347,7 +347,7 @@ class LocalW2Regressor(Judged, RegressorMixin, BaseEstimator):  # type: ignore[m
         if self.base is not None and self.debiased:
             # Rows weigh alike in the loss, and the network keeps off a mean that is as good as it can be.
             # Balls of a given radius may be too small to show a spread.
-            near = balls if isinstance(chosen.balls, Nearest) else rough_balls(X, self.norm)
+            near = balls if isinstance(chosen.balls, Nearest) else rough_balls(X)
             spread = np.maximum(local_spread(near, residuals), SCALE_FLOOR)
             scale = np.broadcast_to(spread[:, None], residuals.shape)
             discrepancy = Anchored(discrepancy, anchor_strength(near, residuals / scale))
@@ -356,7 +356,7 @@ class LocalW2Regressor(Judged, RegressorMixin, BaseEstimator):  # type: ignore[m
 
     def _center(self, X: Array, y: Array, seed: int) -> FoldedMean:
         if self.base is not None:
-            return fold_base(self.base, X, y, rough_balls(X, self.norm), self.n_folds, seed % 2**32)
+            return fold_base(self.base, X, y, rough_balls(X), self.n_folds, seed % 2**32)
         intercept = y.mean(0) if self.standardize else np.zeros(y.shape[1])
         return FoldedMean("none", (), intercept, np.zeros(y.shape[1]), np.broadcast_to(intercept, y.shape))
 
