@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -263,6 +264,7 @@ def diagnose(
     norm: Norm | None = None,
     coverages: tuple[float, ...] = (0.5, 0.8, 0.9, 0.95),
     n_regions: int = 4,
+    names: Sequence[str] | None = None,
     random_state: Any = None,
 ) -> Diagnosis:
     r"""Whether draws can be trusted, on rows they were **not** fitted to: a verdict, a table, a picture.
@@ -280,7 +282,8 @@ def diagnose(
     Inputs are compared with ``x_train``, or with the other rows of x: rows with fewer than 5 of these within
     ``delta`` in ``norm`` are ``sparse`` (by default x in SDs, and the delta at which 1 % of these are).
     With ``x_train``, rows are ``extrapolated`` if outside its range in a column, or farther from the nearest
-    training row than 99.5 % of training rows are from each other's nearest.
+    training row than 99.5 % of training rows are from each other's nearest. ``names`` are those of the
+    columns of x; a data frame brings its own.
 
     >>> rng = np.random.default_rng(0)
     >>> x = rng.uniform(size=400)
@@ -290,9 +293,9 @@ def diagnose(
     >>> diagnose(y, x + 0.6 * (draws - x), x, random_state=0).verdict[0]
     'Not calibrated: the draws are too narrow, y scatters 1.5 times as widely as they do (p = ...'
     """
-    names = [str(name) for name in getattr(x, "columns", ())]
+    called = [str(name) for name in (getattr(x, "columns", ()) if names is None else names)]
     y, samples, x = _checked(y, samples, x)
-    names = names if len(names) == x.shape[1] else _input_names(x.shape[1])
+    called = _input_names(called, x.shape[1], given=names is not None)
     levels = tuple(check_probability(level, "coverages") for level in np.atleast_1d(coverages).tolist())
     n_regions = check_count(n_regions, "n_regions", 1)
     rng = np.random.default_rng(seed_of(random_state))
@@ -302,7 +305,7 @@ def diagnose(
         _warn_of_seen(x, y, training, outputs)
     (n, d), pairs = y.shape, output_pairs(y.shape[1], rng)
     rows = RowStatistics.of(y, samples, pairs, rng)
-    groups, order = check_groups(rows, x, names, levels, n_regions)
+    groups, order = check_groups(rows, x, called, levels, n_regions)
     groups, dependence, n_tests = adjusted(groups, check_pairs(rows.joint, pairs))
     spreads = [spread_ratio(y[:, k] - rows.mean[:, k], rows.std[:, k], len(samples)) for k in range(d)]
     return Diagnosis(
@@ -324,7 +327,7 @@ def diagnose(
         std=rows.std,
         residual=y - rows.mean,
         place=x[:, order[0]],
-        place_name=names[order[0]],
+        place_name=called[order[0]],
     )
 
 
@@ -362,8 +365,10 @@ def _like(values: Any, rows: Array, name: str) -> Array:
     return training
 
 
-def _input_names(p: int) -> list[str]:
-    return ["x"] if p == 1 else [f"x{i}" for i in range(p)]
+def _input_names(called: list[str], p: int, given: bool) -> list[str]:
+    if given and len(called) != p:
+        raise ValueError(f"names has {len(called)} entries and x {p} column(s); give one for each.")
+    return called if len(called) == p else ["x"] if p == 1 else [f"x{i}" for i in range(p)]
 
 
 def _warn_of_seen(x: Array, y: Array, x_train: Array, y_train: Array) -> None:

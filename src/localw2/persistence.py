@@ -14,7 +14,6 @@ import io
 import json
 import os
 import re
-import secrets
 import stat
 import tempfile
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from typing import Any
 import torch
 
 from localw2.archive_audit import TRUSTED
+from localw2.atomic_files import replace_file
 from localw2.regressor_packing import check_storable, needed, pack_regressor, unpack_regressor
 
 __all__ = [
@@ -82,7 +82,7 @@ def write(path: str | os.PathLike[str], stored: Stored) -> None:
         raise ValueError(f"{target} is a folder; give the name of a file to write in it.")
     if not target.parent.is_dir():
         raise FileNotFoundError(f"the folder {target.parent} does not exist; create it before saving.")
-    _replace(target, _serialise(stored))
+    replace_file(target, _serialise(stored))
 
 
 def read(path: str | os.PathLike[str]) -> Stored:
@@ -223,26 +223,6 @@ def _plain(value: Any, where: str, depth: int = 0) -> Any:
                 raise ValueError(f"{where} has the key {key!r}; JSON keys are str: use {str(key)!r}.")
         return {str(key): _plain(item, f"{where}[{key!r}]", depth + 1) for key, item in value.items()}
     raise ValueError(f"{where} is {type(value).__name__}, which JSON cannot hold; use {_PLAIN}.")
-
-
-def _replace(target: Path, data: bytes) -> None:
-    """Put the bytes where the target is, through a temporary name in the same folder."""
-    temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}.tmp")
-    try:
-        with open(temporary, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    if os.name == "posix":  # the new name itself must reach the disk too
-        folder = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 # --- reading --------------------------------------------------------------------------------------------
