@@ -22,9 +22,7 @@ from localw2.conformal import Calibration, central_interval, central_scores, joi
 SPLIT_FROM = 2000  # rows: a fifth of them says what 90 % is to within 1.5 %, and the fit can spare them
 HELD_OUT = 0.2
 MOST_HELD_OUT = 5000  # coverage of 90 % is then good to .4 %; more rows serve the fit better
-MANY = (
-    1000  # rows from which on a part is a fifth of them; of fewer a fifth would be missed, and fits are short
-)
+MANY = 500  # rows from which on a part is a fifth of them: of fewer, a fit would miss so many
 N_GROUPS = (10, 5)  # below MANY rows, and from there on
 FEWEST_ROWS = 10
 _PURPOSE = 6  # keeps these random numbers apart from others of the same seed

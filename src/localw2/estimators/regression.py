@@ -99,7 +99,7 @@ class LocalW2Regressor(Judged, RegressorMixin, BaseEstimator):  # type: ignore[m
     calibrate : bool
         Make ``predict_interval`` cover as often as it says, by rows that the fit has not seen (see
         ``docs/calibration.md``). From 2000 rows on a fifth of them (at most 5000) is held out: coverage is
-        then guaranteed. With fewer the fit, on all rows, is followed by 5 more (below 1000 rows 10), each
+        then guaranteed. With fewer the fit, on all rows, is followed by 5 more (below 500 rows 10), each
         without that part of the rows, which takes 5 (10) times as long: close, but not guaranteed.
     device : str
         Where the network is trained; "auto" takes a GPU if there is one.
