@@ -1,28 +1,33 @@
 """Learn random models from data: the whole distribution of y at every x, with no prior and no likelihood."""
 
-from localw2.balls import Nearest
-from localw2.bounds import ErrorBound, error_bound
-from localw2.conditional_testing import ConditionalTest, conditional_test
-from localw2.diagnostics import Diagnosis, diagnose
-from localw2.estimators.coefficients import RandomCoefficientRegressor
-from localw2.estimators.dynamics import LocalW2ODE
-from localw2.estimators.files import load, save
-from localw2.estimators.regression import LocalW2Regressor
-from localw2.fit_config import FitConfig
-from localw2.losses import MMD, MSE, EnergyScore, MeanVar, Objective, SlicedW2, SquaredW2, local_w2
-from localw2.models.base import RandomMap
-from localw2.models.dynamics import RandomODE, SolverError
-from localw2.models.fields import FunctionField, NetworkField, RandomField
-from localw2.models.laws import LogNormal, Normal, PushForward, Shared
-from localw2.models.linear import RandomLinear
-from localw2.models.network import RandomMLP
-from localw2.neighborhoods import LazyNeighborhoods, Neighborhoods
-from localw2.norms import Euclidean, Mahalanobis, Norm, Weighted
-from localw2.sampler_draws import DependentDrawsWarning
-from localw2.seen_rows import SeenRows, SeenRowsWarning
-from localw2.selection import DeltaSelection, select_delta
-from localw2.training import Fit, train
-from localw2.transport import w2_squared
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from localw2.balls import Nearest
+    from localw2.bounds import ErrorBound, error_bound
+    from localw2.conditional_testing import ConditionalTest, conditional_test
+    from localw2.diagnostics import Diagnosis, diagnose
+    from localw2.estimators.coefficients import RandomCoefficientRegressor
+    from localw2.estimators.dynamics import LocalW2ODE
+    from localw2.estimators.files import load, save
+    from localw2.estimators.regression import LocalW2Regressor
+    from localw2.fit_config import FitConfig
+    from localw2.losses import MMD, MSE, EnergyScore, MeanVar, Objective, SlicedW2, SquaredW2, local_w2
+    from localw2.models.base import RandomMap
+    from localw2.models.dynamics import RandomODE, SolverError
+    from localw2.models.fields import FunctionField, NetworkField, RandomField
+    from localw2.models.laws import LogNormal, Normal, PushForward, Shared
+    from localw2.models.linear import RandomLinear
+    from localw2.models.network import RandomMLP
+    from localw2.neighborhoods import LazyNeighborhoods, Neighborhoods
+    from localw2.norms import Euclidean, Mahalanobis, Norm, Weighted
+    from localw2.sampler_draws import DependentDrawsWarning
+    from localw2.seen_rows import SeenRows, SeenRowsWarning
+    from localw2.selection import DeltaSelection, select_delta
+    from localw2.training import Fit, train
+    from localw2.transport import w2_squared
 
 __version__ = "0.1.0.dev0"
 
@@ -76,3 +81,47 @@ __all__ = [
     "train",
     "w2_squared",
 ]
+
+# Where each name lives. It is imported when it is first asked for: torch alone takes a second, which neither
+# `localw2 --help` nor the completion of a shell can wait for.
+_HOMES = {
+    "balls": "Nearest",
+    "bounds": "ErrorBound error_bound",
+    "conditional_testing": "ConditionalTest conditional_test",
+    "diagnostics": "Diagnosis diagnose",
+    "estimators.coefficients": "RandomCoefficientRegressor",
+    "estimators.dynamics": "LocalW2ODE",
+    "estimators.files": "load save",
+    "estimators.regression": "LocalW2Regressor",
+    "fit_config": "FitConfig",
+    "losses": "MMD MSE EnergyScore MeanVar Objective SlicedW2 SquaredW2 local_w2",
+    "models.base": "RandomMap",
+    "models.dynamics": "RandomODE SolverError",
+    "models.fields": "FunctionField NetworkField RandomField",
+    "models.laws": "LogNormal Normal PushForward Shared",
+    "models.linear": "RandomLinear",
+    "models.network": "RandomMLP",
+    "neighborhoods": "LazyNeighborhoods Neighborhoods",
+    "norms": "Euclidean Mahalanobis Norm Weighted",
+    "sampler_draws": "DependentDrawsWarning",
+    "seen_rows": "SeenRows SeenRowsWarning",
+    "selection": "DeltaSelection select_delta",
+    "training": "Fit train",
+    "transport": "w2_squared",
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
+
+if not TYPE_CHECKING:  # or else a misspelt name would pass for Any
+
+    def __getattr__(name: str) -> Any:
+        if name in _HOME_OF:
+            value = getattr(import_module(f"localw2.{_HOME_OF[name]}"), name)
+        elif not name.startswith("__") and find_spec(f"localw2.{name}") is not None:
+            value = import_module(f"localw2.{name}")
+        else:
+            raise AttributeError(f"module 'localw2' has no attribute {name!r}")
+        globals()[name] = value
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

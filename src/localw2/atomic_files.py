@@ -4,15 +4,31 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, Any
 
 
 def replace_file(target: Path, data: bytes) -> None:
-    """Put the bytes where the target is, through a temporary name in the same folder."""
+    """Put the bytes where the target is."""
+    with replaced(target, "wb") as file:
+        file.write(data)
+
+
+@contextmanager
+def replaced(path: str | os.PathLike[str], mode: str) -> Iterator[IO[Any]]:
+    """A file under a temporary name in the same folder, which takes its place when all is written."""
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
+        raise ValueError(f"{path} is a folder; give the name of a file to write in it.")
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"the folder {target.parent} does not exist; create it first.")
     temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}.tmp")
+    text = {} if "b" in mode else {"encoding": "utf-8", "newline": ""}
     try:
-        with open(temporary, "xb") as file:
-            file.write(data)
+        with open(temporary, mode.replace("w", "x"), **text) as file:  # type: ignore[call-overload]  # by mode
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, target)

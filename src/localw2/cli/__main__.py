@@ -1,0 +1,5 @@
+"""``python -m localw2.cli``."""
+
+from localw2.cli import main
+
+main()
