@@ -7,7 +7,7 @@ INSTALLED := .venv/.installed
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types test-slow bench-loss bench-fit bench-accuracy bench-neighbors bench-ode bench-accuracy-ode bench-selection bench-calibration paper paper-quick clean
+.PHONY: help demo test lint types test-slow bench-loss bench-fit bench-accuracy bench-neighbors bench-ode bench-accuracy-ode bench-selection bench-calibration bench-explorer paper paper-quick clean
 
 help:
 	@echo "make demo            set up .venv, then fit the nonlinear example and draw it"
@@ -21,6 +21,7 @@ help:
 	@echo "make bench-accuracy-ode errors of ODE fits beside the truth (half an hour)"
 	@echo "make bench-selection DATA=dir   delta=auto against the best delta of a grid"
 	@echo "make bench-calibration DATA=dir coverage of calibrated intervals on standard splits"
+	@echo "make bench-explorer  latency of the explorer's answers, and 50 clients at once for 30 s"
 	@echo "make paper           every figure and table of the paper, into paper/ (hours; goes on where it was)"
 	@echo "make paper-quick     the same with tiny settings, into paper/quick/ (under 3 minutes on 2 cores)"
 
@@ -73,6 +74,9 @@ bench-selection: $(INSTALLED)
 
 bench-calibration: $(INSTALLED)
 	$(BIN)/python benchmarks/calibration.py --data-dir $(DATA)
+
+bench-explorer: $(INSTALLED)
+	$(BIN)/python benchmarks/explorer.py
 
 EXPERIMENTS := linear nonlinear harder architecture concrete dynamics
 

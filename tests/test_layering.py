@@ -87,9 +87,10 @@ LAYERS = {
     "cli.dynamics": 27,
     "cli": 28,
     "cli.__main__": 29,
-    "explorer.schemas": 0,
-    "explorer.guard": 1,
+    "explorer.guard": 0,
     "explorer.curves": 1,
+    "explorer.schemas": 1,
+    "explorer.quick_trees": 1,
     "explorer.observed": 15,
     "explorer.answers": 16,
     "explorer.app": 17,
@@ -106,15 +107,14 @@ LAZY = {
     "torchdiffeq": ["models.dynamics"],
     "matplotlib": ["plots", "report_figures"],
     "pyarrow": ["tables"],
-    "plotly": ["explorer.app"],
 }
 # Imported at the top by the programs around the library, which the library itself never imports.
 PROGRAMS = {
     "typer": "cli",
-    "rich": "cli",
     "fastapi": "explorer",
-    "starlette": "explorer",
     "pydantic": "explorer",
+    "pydantic_core": "explorer",
+    "threadpoolctl": "explorer",
     "uvicorn": "explorer",
 }
 

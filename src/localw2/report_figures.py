@@ -93,6 +93,7 @@ def laws(draws: Array, near: Array, titles: list[str], name: str) -> Any:
         ax.plot(near[i], np.zeros(len(near[i])), "|", color=INK, ms=7, clip_on=False)
         ax.set_title(title, fontsize=8.5)
         ax.set_yticks([])
+        ax.spines["left"].set_visible(False)
         ax.set_xlabel(name)
     axes[0, 0].legend(frameon=False, fontsize=8)
     return _plain(figure)
