@@ -24,6 +24,7 @@ SPREAD_FLOOR = 0.1  # of the overall spread: rows without noise must not outweig
 _ALPHAS = tuple(float(alpha) for alpha in np.logspace(-6, 3, 19))
 # Where noise is small, leaves of 20 rows and 100 trees, as they come, are too coarse for a few hundred rows.
 _FINE = {"learning_rate": 0.15, "max_iter": 300, "max_leaf_nodes": 15, "min_samples_leaf": 5}
+_WEIGHTED = "weighted "  # before the name of a candidate that was fitted with weights
 _MOST_COLUMNS = {2: 20, 3: 4}  # degree -> columns of x up to which the polynomial is a candidate
 
 
@@ -99,12 +100,14 @@ def local_spread(hoods: Neighborhoods, residuals: Array, rows: Array | None = No
     return spread
 
 
-def fold_base(base: Any, x: Array, y: Array, hoods: Neighborhoods, n_folds: int, seed: int) -> FoldedMean:
+def fold_base(
+    base: Any, x: Array, y: Array, hoods: Neighborhoods, n_folds: int, seed: int, chosen: str | None = None
+) -> FoldedMean:
     """Fit a base regressor fold by fold, or choose one: ``base`` is "auto" or a scikit-learn regressor.
 
     "auto" takes the candidate with the smallest out-of-fold squared error, each row weighted by its inverse
     local variance, and fits it once more with those weights if that makes the error smaller still.
-    ``hoods`` says what "local" is.
+    ``hoods`` says what "local" is. ``chosen`` is the name of one that was chosen before, on like rows.
     """
     folds = list(KFold(min(n_folds, len(x)), shuffle=True, random_state=seed).split(x))
     if base != "auto":
@@ -115,6 +118,9 @@ def fold_base(base: Any, x: Array, y: Array, hoods: Neighborhoods, n_folds: int,
     else:
         fewest = min(len(train) for train, _ in folds)
         options = candidates(fewest, x.shape[1], y.shape[1], seed)
+        known = (chosen or "").removeprefix(_WEIGHTED)
+        if known in options:
+            options = {known: options[known]}
         fits = [_Folded(name, model, x, y, folds) for name, model in options.items()]
     scale = np.where(y.std(0) > 0, y.std(0), 1.0)
     rough = min(fits, key=lambda fit: float((((y - fit.out_of_fold) / scale) ** 2).mean()))
@@ -124,8 +130,9 @@ def fold_base(base: Any, x: Array, y: Array, hoods: Neighborhoods, n_folds: int,
         return float((weights * ((y - fit.out_of_fold) / scale) ** 2).mean())
 
     best = min(fits, key=error)
-    if base == "auto":
-        best = min(best, best.reweighted(x, y, folds, hoods), key=error)
+    if base == "auto" and (chosen is None or chosen.startswith(_WEIGHTED)):
+        weighted = best.reweighted(x, y, folds, hoods)
+        best = weighted if chosen is not None else min(best, weighted, key=error)
     intercept, slope = _calibrate(y, best.out_of_fold, weights)
     out_of_fold = intercept + slope * best.out_of_fold
     return FoldedMean(best.name, tuple(best.models), intercept, slope, out_of_fold)
@@ -175,7 +182,7 @@ class _Folded:
             weights: Array = 1 / local_spread(hoods, residuals, seen) ** 2
             return weights
 
-        return _Folded(f"weighted {self.name}", self.regressor, x, y, folds, weigh)
+        return _Folded(f"{_WEIGHTED}{self.name}", self.regressor, x, y, folds, weigh)
 
 
 def _takes_several_outputs(regressor: Any) -> bool:

@@ -133,6 +133,8 @@ class LocalW2Regressor(Judged, RegressorMixin, BaseEstimator):  # type: ignore[m
     True
     """
 
+    _chosen_base: str | None = None  # known before the fit: a part of a calibration has that of the whole
+
     def __init__(
         self,
         base: Any = "auto",
@@ -356,7 +358,8 @@ class LocalW2Regressor(Judged, RegressorMixin, BaseEstimator):  # type: ignore[m
 
     def _center(self, X: Array, y: Array, seed: int) -> FoldedMean:
         if self.base is not None:
-            return fold_base(self.base, X, y, rough_balls(X), self.n_folds, seed % 2**32)
+            near = rough_balls(X)
+            return fold_base(self.base, X, y, near, self.n_folds, seed % 2**32, self._chosen_base)
         intercept = y.mean(0) if self.standardize else np.zeros(y.shape[1])
         return FoldedMean("none", (), intercept, np.zeros(y.shape[1]), np.broadcast_to(intercept, y.shape))
 
