@@ -83,7 +83,10 @@ def listen(host: str, port: int) -> socket.socket:
     port = check_count(port, "port", 0, 65535)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family)
+        listener = socket.create_server((host, port), family=family)
+        # Or the end of an answer waits 40 ms for the client's word on its beginning.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listener
     except OSError as error:
         raise OSError(
             f"cannot listen on {host}, port {port}: {error.strerror or error}. Give another port, or "
