@@ -29,6 +29,8 @@ from joblib import Parallel, delayed
 import localw2
 
 FOLDER = Path(__file__).parent
+# Parts of the package that no experiment runs.
+PROGRAMS = ("cli", "explorer", "report.py", "report_figures.py", "tables.py", "csv_tables.py")
 PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "lapx", "torchdiffeq")
 
 Cell = dict[str, Any]
@@ -147,7 +149,9 @@ def _key(cell: Cell) -> str:
 def _fingerprint(code: Path) -> str:
     """A hash of the package, of this file, of the experiment's script and of the packages' versions."""
     digest = hashlib.sha256()
-    for path in [*sorted(Path(localw2.__file__).parent.rglob("*.py")), Path(__file__), code]:
+    package = Path(localw2.__file__).parent
+    used = [p for p in sorted(package.rglob("*.py")) if p.relative_to(package).parts[0] not in PROGRAMS]
+    for path in [*used, Path(__file__), code]:
         digest.update(path.read_bytes())
     digest.update(repr([version(name) for name in PACKAGES]).encode())
     return digest.hexdigest()
