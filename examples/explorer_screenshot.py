@@ -25,14 +25,32 @@ INPUTS = ["temperature [°C]", "curing time [days]", "water [%]"]
 
 def main() -> None:
     """Fit, serve, look, save."""
+    out = picture_path(__doc__, "docs/explorer.png")
+    photograph(*fitted(), out)
+    print(f"Picture: {out}")
+
+
+def picture_path(description: str | None, default: str) -> Path:
+    """Where the command line wants the picture."""
     raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
-    parser.add_argument("--out", type=Path, default=Path("docs/explorer.png"), help="the picture")
-    options = parser.parse_args()
+    parser = argparse.ArgumentParser(description=description, formatter_class=raw)
+    parser.add_argument("--out", type=Path, default=Path(default), help="the picture")
+    out: Path = parser.parse_args().out
+    return out
+
+
+def fitted() -> tuple[LocalW2Regressor, np.ndarray, np.ndarray]:
+    """A model, and rows that it has not seen."""
     x, y = rows(1200)
-    model = LocalW2Regressor(max_epochs=200, random_state=0).fit(x[:800], y[:800])
-    photograph(model, x[800:], y[800:], options.out)
-    print(f"Picture: {options.out}")
+    return LocalW2Regressor(max_epochs=200, random_state=0).fit(x[:800], y[:800]), x[800:], y[800:]
+
+
+def find_chromium() -> str:
+    """The browser that is installed."""
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if chromium is None:
+        raise SystemExit("no Chromium is installed: apt-get install chromium")
+    return chromium
 
 
 def rows(n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -49,9 +67,6 @@ def photograph(model: LocalW2Regressor, x: np.ndarray, y: np.ndarray, path: Path
     import uvicorn
     from playwright.sync_api import sync_playwright
 
-    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if chromium is None:
-        raise SystemExit("no Chromium is installed: apt-get install chromium")
     app = create_app(model, x, y, feature_names=INPUTS, target_names=["strength [MPa]"])
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False))
     with listen("127.0.0.1", 0) as listener, sync_playwright() as playwright:
@@ -59,7 +74,7 @@ def photograph(model: LocalW2Regressor, x: np.ndarray, y: np.ndarray, path: Path
         thread.start()
         while not server.started:
             time.sleep(0.05)
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1160, "height": 940}, color_scheme="light")
         page.set_default_timeout(120_000)
         page.goto(f"http://127.0.0.1:{listener.getsockname()[1]}/")

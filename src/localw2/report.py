@@ -49,38 +49,14 @@ class _Judged:
     targets: list[str]
 
 
-def write_report(
-    path: Any,
-    model: Any,
-    X: Any,
-    y: Any,
-    *,
-    feature_names: Sequence[str] | None = None,
-    target_names: Sequence[str] | None = None,
-    settings: Mapping[str, Any] | None = None,
-    source: str | None = None,
-    n_samples: int = 400,
-    random_state: Any = 0,
-) -> Path:
+def write_report(path: Any, model: Any, X: Any, y: Any, **settings: Any) -> Path:
     """Write a report on a fitted regressor, judged by rows X (N, p), y (N,) or (N, d); returns the path.
 
-    The rows should be new to the model; if it was fitted to them the report says so at the top. ``settings``
-    and ``source`` (a file's name, a command) are shown as they are. The file is complete in itself, and
-    comes under its name only when it is whole.
+    ``settings`` are those of ``report_html``. The file is complete in itself, and comes under its name only
+    when it is whole.
     """
     target = Path(path)
-    text = report_html(
-        model,
-        X,
-        y,
-        feature_names=feature_names,
-        target_names=target_names,
-        settings=settings,
-        source=source,
-        n_samples=n_samples,
-        random_state=random_state,
-    )
-    replace_file(target, text.encode())
+    replace_file(target, report_html(model, X, y, **settings).encode())
     return target
 
 
@@ -96,7 +72,11 @@ def report_html(
     n_samples: int = 400,
     random_state: Any = 0,
 ) -> str:
-    """The same as a string."""
+    """The report as a string.
+
+    The rows should be new to the model; if it was fitted to them the report says so at the top. ``settings``
+    and ``source`` (a file's name, a command) are shown as they are.
+    """
     n_samples = check_count(n_samples, "n_samples", 40, why="fewer draws show no law")
     seen = _judge(model, X, y, feature_names, target_names, n_samples, random_state)
     title = f"{', '.join(seen.targets)} given {_listed(seen.features)}"
