@@ -59,6 +59,7 @@ _ESTIMATORS = {
     "sklearn.impute._base": "SimpleImputer MissingIndicator",
     "sklearn.decomposition._pca": "PCA",
     "sklearn.feature_selection._variance_threshold": "VarianceThreshold",
+    "localw2.estimators.kernel_mean": "KernelMean",
 }
 _PARTS = {
     "sklearn.gaussian_process.kernels": "ConstantKernel WhiteKernel RBF Matern RationalQuadratic "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import time
 from contextlib import suppress
@@ -36,7 +37,8 @@ if TYPE_CHECKING:
 
 
 DRAWS = 200  # of each row held out
-_PURPOSE = 7  # keeps these random numbers apart from others of the same seed
+MOST_ROWS = 100_000  # of a fit that was not told how many to use: 4 GB
+_PURPOSE, _CHOSEN = 7, 8  # keep these random numbers apart from others of the same seed
 
 
 class Base(StrEnum):
@@ -46,6 +48,7 @@ class Base(StrEnum):
     none = "none"
     ridge = "ridge"
     boosting = "boosting"
+    kernel = "kernel"
 
 
 class NormName(StrEnum):
@@ -85,6 +88,9 @@ def fit(
         float,
         typer.Option(min=0.0, max=0.9, help="A share of the rows to judge the fit by, written to a file."),
     ] = 0.0,
+    max_rows: Annotated[
+        int | None, typer.Option(min=2, help="Use so many rows at most, chosen at random.")
+    ] = None,
     seed: Seed = 0,
     device: Device = "auto",
     drop_missing: DropMissing = False,
@@ -95,25 +101,28 @@ def fit(
 ) -> None:
     """Learn the law of a column given others, and write MODEL and MODEL.settings.toml.
 
-    Ctrl-C keeps MODEL.checkpoint; the same command then goes on where it stopped.
+    Ctrl-C keeps MODEL.checkpoint; the same command then goes on where it stopped. `localw2 explore MODEL
+    --data DATA --watch` shows the curves while it runs.
     """
     from localw2.cli.model_files import ball_radius, read_data, save_model
     from localw2.persistence import check_writable
 
     balls = ball_radius(delta)
     check_writable(out, "--out")
-    rows = FitRows.of(read_data(data, decimal), target, features, exclude, drop_missing).split(hold_out, seed)
+    rows = FitRows.of(read_data(data, decimal), target, features, exclude, drop_missing)
+    rows = rows.at_most(max_rows, seed).split(hold_out, seed)
     X, y = rows.X[~rows.held], rows.y[~rows.held]
 
     from localw2 import LocalW2Regressor
 
     start = time.perf_counter()
     model = LocalW2Regressor(
-        base=base_of(base.value, X, len(rows.targets), seed),
+        base=base_of(base.value, X, y, seed),
         delta=balls,
         norm=norm_of(norm.value, X),
         calibrate=calibrate,
         checkpoint=checkpoint_of(out, restart),
+        history=fresh_history(out),
         device=device,
         random_state=seed,
         verbose=True,
@@ -121,14 +130,17 @@ def fit(
     )
     note(f"{len(X)} rows of {rows.table.source}: {', '.join(rows.targets)} from {', '.join(rows.features)}")
     model.fit(X, y)
-    stop_if_interrupted(model.fit_.stopped, out, data)
-    model.set_params(checkpoint=None, verbose=False)
+    stop_if_interrupted(model.fit_.stopped, out, data, as_json)
+    model.set_params(checkpoint=None, history=None, verbose=False)
+    held_out = write_held_out(out, rows)  # before the model: an explorer takes both as soon as that is there
     save_model(model, out, features=rows.features, targets=rows.targets)
+    fresh_history(out)
     found = {"model": out, "settings": str(settings_path(out))} | rows.described() | fitted(model)
     found["base"] = base.value if base is not Base.auto else found["base"]
     found["seconds"] = round(time.perf_counter() - start, 2)
     lines = [f"{out}: base {found['base']}, balls {found['delta']}, {found['seconds']:.1f} s"]
-    if rows.held.any():
+    if held_out is not None:
+        found["held_out_file"] = held_out
         lines += judge_held_out(found, model, rows, seed)
     record = {key: value for key, value in found.items() if value not in (None, [], {})}
     write_record(settings_path(out), "fit", used_settings(context) | used_training(model), plain(record))
@@ -166,6 +178,24 @@ class FitRows:
         X, y = table.numbers(inputs), table.numbers(targets)
         outputs = y[:, 0] if len(targets) == 1 else y
         return cls(X, outputs, np.zeros(len(X), bool), table, inputs, targets, left_out)
+
+    def at_most(self, count: int | None, seed: int) -> FitRows:
+        """The same with so many rows at most, chosen at random; too many are not taken unasked."""
+        import numpy as np
+
+        n = len(self.X)
+        if count is None and n > MOST_ROWS:
+            raise ValueError(
+                f"{self.table.source} has {n} rows. All of them in one fit take hours, and more memory than "
+                f"most machines have (some 40 kB a row). Add --max-rows {MOST_ROWS // 5}, which takes so "
+                f"many at random, or --max-rows {n} if you mean it."
+            )
+        if count is None or count >= n:
+            return self
+        kept = np.sort(np.random.default_rng([seed, _CHOSEN]).permutation(n)[:count])
+        note(f"{count} of {n} rows, chosen at random by --seed {seed}.")
+        table, held = self.table.rows(kept), self.held[kept]
+        return replace(self, X=self.X[kept], y=self.y[kept], held=held, table=table)
 
     def split(self, share: float, seed: int) -> FitRows:
         """The same with a share of rows held out at random: one seed, one choice, so that a fit can go on."""
@@ -250,26 +280,34 @@ def used_training(model: Any) -> dict[str, Any]:
     }
 
 
-def judge_held_out(found: dict[str, Any], model: Any, rows: FitRows, seed: int) -> list[str]:
-    """Judge the fit by rows that it has not seen, and write these for a report or a test."""
-    from localw2.cli.judging import judged, judged_lines
+def write_held_out(out: str, rows: FitRows) -> str | None:
+    """Write the rows held out, for a report or a test; None if there are none."""
     from localw2.tables import write_table
 
-    path = f"{found['model']}.held-out.csv"
+    if not rows.held.any():
+        return None
+    path = f"{out}.held-out.csv"
     kept = rows.table.rows(rows.held)
     write_table(path, {name: kept.columns[name] for name in [*rows.features, *rows.targets]})
+    return path
+
+
+def judge_held_out(found: dict[str, Any], model: Any, rows: FitRows, seed: int) -> list[str]:
+    """Judge the fit by rows that it has not seen."""
+    from localw2.cli.judging import judged, judged_lines
+
     scores = judged(model, rows.X[rows.held], rows.y[rows.held], rows.features, rows.targets, DRAWS, seed)
-    found |= {"held_out_file": path, "held_out_scores": scores}
-    return ["", f"On the rows held out, which are in {path}:", *judged_lines(scores)]
+    found["held_out_scores"] = scores
+    return ["", f"On the rows held out, which are in {found['held_out_file']}:", *judged_lines(scores)]
 
 
-def base_of(name: str, X: Array, d: int, seed: int) -> Any:
+def base_of(name: str, X: Array, y: Array, seed: int) -> Any:
     """The mean that a name stands for."""
     if name in ("auto", "none"):
         return "auto" if name == "auto" else None
     from localw2.estimators.bases import candidates
 
-    known = candidates(len(X), X.shape[1], d, seed)
+    known = candidates(len(X), X, y.reshape(len(y), -1), seed, name)
     if name not in known:
         raise ValueError(f"--base {name} needs more than {len(X)} rows; take --base auto or none.")
     return known[name]
@@ -297,11 +335,24 @@ def checkpoint_of(out: str, restart: bool) -> str:
     return path
 
 
-def stop_if_interrupted(stopped: str, out: str, data: str) -> None:
+def fresh_history(out: str) -> str:
+    """The file in which a fit under way tells of its epochs; an older one is removed."""
+    from localw2.cli.model_files import history_path
+
+    path = history_path(out)
+    Path(path).unlink(missing_ok=True)
+    return path
+
+
+def stop_if_interrupted(stopped: str, out: str, data: str, as_json: bool) -> None:
     """After Ctrl-C no half-trained model is written: say how to go on."""
     if not stopped.startswith("interrupted"):
         return
     same = "the same command, with the same input," if data == "-" else "the same command"
     note(f"{stopped}; {shlex.quote(f'{out}.checkpoint')} keeps what there is. To go on, run {same} again:")
     note(f"  {command_line()}")
+    if as_json:
+        typer.echo(
+            json.dumps({"error": stopped, "checkpoint": f"{out}.checkpoint", "resume": command_line()})
+        )
     raise typer.Exit(INTERRUPTED)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from localw2._validation import Array
@@ -22,11 +23,14 @@ class Anchored(Discrepancy):
     r"""A discrepancy plus ``strength`` times :math:`\frac1N\sum_i \|E\hat f(x_i,\omega)\|^2`.
 
     The square is estimated without bias by products of independent draws, so it needs S >= 2. A ball whose
-    residuals average to r then moves the network's mean to about r / (1 + strength) only.
+    residuals average to r then moves the network's mean to about r / (1 + strength) only. Of a block of balls
+    the sum is over the rows whose own these are; ``by_ball`` takes the mean over balls of the mean over their
+    rows instead, of which a few balls say more.
     """
 
     inner: Discrepancy
     strength: float
+    by_ball: bool = False
 
     @property
     def min_draws(self) -> int:
@@ -40,7 +44,22 @@ class Anchored(Discrepancy):
 
     def bind(self, y: Tensor, hoods: Neighborhoods, weights: Tensor) -> Problem:
         """The discrepancy's problem with the penalty added."""
-        return _Penalised(y, hoods, weights, self.inner.bind(y, hoods, weights), self.strength)
+        inner = self.inner.bind(y, hoods, weights)
+        return _Penalised(y, hoods, weights, inner, self.strength, self._shares(hoods, y))
+
+    def _shares(self, hoods: Neighborhoods, like: Tensor) -> Tensor | None:
+        """What each row counts, (N,), in all 1; None where all rows count alike."""
+        weights, sizes = hoods.weights.numpy(), hoods.sizes.numpy()
+        own = hoods.ball_of_row.numpy()
+        if self.by_ball:
+            edges = np.repeat(weights / sizes, sizes)
+            shares = np.bincount(hoods.rows.numpy(), edges, hoods.n_rows)
+        else:
+            owners = np.bincount(own[own >= 0], minlength=len(weights))
+            shares = np.where(own >= 0, (weights / np.maximum(owners, 1))[own], 0.0)
+            if (shares == 1).all():
+                return None
+        return torch.from_numpy(shares / shares.sum()).to(like)
 
 
 @final
@@ -48,13 +67,17 @@ class Anchored(Discrepancy):
 class _Penalised(Problem):
     inner: Problem
     strength: float
+    shares: Tensor | None = None
 
     def solve(self, yhat: Tensor) -> tuple[Tensor, Tensor]:
         """Values and gradients of both parts."""
         values, grads = self.inner.solve(yhat)
         draws, _, n, d = yhat.shape
-        share = self.strength / (draws * (draws - 1) * n * d)
         others = yhat.sum(0) - yhat
+        if self.shares is not None:
+            others = others * (self.shares[:, None] * (self.strength / (draws * (draws - 1) * d)))
+            return values + (yhat * others).sum((0, 2, 3)), grads + 2 * others
+        share = self.strength / (draws * (draws - 1) * n * d)
         penalty = (yhat * others).sum((0, 2, 3)) * share
         return values + penalty, grads + others * (2 * share)
 

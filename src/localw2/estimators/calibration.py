@@ -126,6 +126,7 @@ def _group_scores(estimator: Any, X: Array, y: Array, rows: Array, group: int, s
     settings = estimator.get_params(deep=False) | {
         "calibrate": False,
         "checkpoint": _checkpoint(estimator, group),
+        "history": None,  # the file is of the whole fit, which is done
         "random_state": seed % 2**32,
     }
     others = np.setdiff1d(np.arange(len(X)), rows)

@@ -11,10 +11,13 @@ from localw2._validation import Array, check_count, check_radius
 from localw2.balls import Nearest
 from localw2.estimators.bases import FoldedMean
 from localw2.estimators.scaling import moments
+from localw2.lazy_neighborhoods import MANY_ROWS, LazyNeighborhoods
 from localw2.neighborhoods import Neighborhoods
 from localw2.norms import Euclidean, Norm, Weighted
 from localw2.selection import DeltaSelection, select_delta
 
+_SLACK = 1.0  # of the search among many rows: 8 times faster, and balls of a radius that is 3 % larger
+_CELL = 200  # rows at most of a cell, half of it at least
 _FEWEST = 8  # rows below which nothing can be chosen: a ball then holds them all
 _RELEVANCE_ROWS, _RELEVANCE_MODELS = 500, 3  # enough to tell which columns move a mean
 
@@ -28,11 +31,13 @@ class ChosenBalls:
     norm: Norm
     selection: DeltaSelection | None = None
 
-    def neighborhoods(self, X: Array) -> Neighborhoods:
-        """The balls of these rows."""
+    def neighborhoods(self, X: Array) -> Neighborhoods | LazyNeighborhoods:
+        """The balls of these rows; those of many are found when they are asked for, the nearest roughly."""
         # Far from the origin distances lose digits; a radius allows for the rounding of x as it is.
-        adaptive = isinstance(self.balls, Nearest)
-        return Neighborhoods.of(X - X.mean(0) if adaptive else X, self.balls, self.norm)
+        rows = X - X.mean(0) if isinstance(self.balls, Nearest) else X
+        if len(X) > MANY_ROWS:
+            return LazyNeighborhoods.of(rows, self.balls, self.norm, slack=_SLACK)
+        return Neighborhoods.of(rows, self.balls, self.norm)
 
 
 def check_delta(delta: Any) -> None:
@@ -46,8 +51,22 @@ def check_delta(delta: Any) -> None:
 
 
 def rough_balls(X: Array) -> Neighborhoods:
-    """What "local" means before anything is known of y: a fifth of the rows, 150 at most."""
-    return ChosenBalls(Nearest(min(150, max(2, len(X) // 5))), standardised(X)).neighborhoods(X)
+    """What "local" means before anything is known of y: a fifth of the rows, 150 at most.
+
+    Of many rows disjoint cells of so many: to search for the nearest of all would take longer than the fit.
+    """
+    if len(X) > MANY_ROWS:
+        return Neighborhoods.cells(X - X.mean(0), _CELL, standardised(X))
+    nearest = Nearest(min(150, max(2, len(X) // 5)))
+    return Neighborhoods.of(X - X.mean(0), nearest, standardised(X))
+
+
+def near_rows(hoods: Neighborhoods | LazyNeighborhoods, balls: Nearest | float, X: Array) -> Neighborhoods:
+    """Balls that show the spread around every row: those of the loss, or rough ones.
+
+    Those of a given radius may be too small for that, and lazy ones are never all at hand.
+    """
+    return hoods if isinstance(hoods, Neighborhoods) and isinstance(balls, Nearest) else rough_balls(X)
 
 
 def choose_balls(X: Array, y: Array, mean: FoldedMean, delta: Any, norm: Any, debiased: bool) -> ChosenBalls:

@@ -26,7 +26,7 @@ from localw2.estimators.learned_parameters import LearnedParameters
 from localw2.estimators.settings import (
     LARGEST,
     adopt,
-    check_checkpoint,
+    check_files,
     check_range,
     device_of,
     discrepancy_of,
@@ -104,9 +104,7 @@ class LocalW2ODE(JudgedPaths, BaseEstimator):  # type: ignore[misc]  # scikit-le
         network (the paper's), 200, .1 and 0 for named parameters.
     max_skipped : int
         So many steps in a row may fail (a solution explodes) and are skipped before the fit gives up.
-    checkpoint : path or None
-        A file to continue from, as in ``LocalW2Regressor``.
-    device, random_state, verbose
+    checkpoint, history, device, random_state, verbose
         As in ``LocalW2Regressor``.
 
     Attributes
@@ -156,6 +154,7 @@ class LocalW2ODE(JudgedPaths, BaseEstimator):  # type: ignore[misc]  # scikit-le
         batch_balls: int | None = None,
         max_skipped: int = 20,
         checkpoint: Any = None,
+        history: Any = None,
         device: str = "auto",
         random_state: Any = None,
         verbose: bool = False,
@@ -185,6 +184,7 @@ class LocalW2ODE(JudgedPaths, BaseEstimator):  # type: ignore[misc]  # scikit-le
         self.batch_balls = batch_balls
         self.max_skipped = max_skipped
         self.checkpoint = checkpoint
+        self.history = history
         self.device = device
         self.random_state = random_state
         self.verbose = verbose
@@ -319,7 +319,7 @@ class LocalW2ODE(JudgedPaths, BaseEstimator):  # type: ignore[misc]  # scikit-le
             check_flag(getattr(self, name), name)
         if self.max_times is not None:
             check_count(self.max_times, "max_times", 2)
-        check_checkpoint(self.checkpoint, self.random_state)
+        check_files(self)
 
     def _field(self, data: Trajectories, rows: Rows, generator: torch.Generator) -> RandomField:
         if isinstance(self.field, str):
@@ -371,6 +371,7 @@ class LocalW2ODE(JudgedPaths, BaseEstimator):  # type: ignore[misc]  # scikit-le
             progress=bool(self.verbose),
             checkpoint=None if self.checkpoint is None else str(self.checkpoint),
             resume=self.checkpoint is not None,
+            history=self.history,
             fingerprint=printed,
             **auto,
         )

@@ -13,18 +13,19 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from localw2._validation import Array, check_count, check_flag, check_probability
-from localw2.balls import Nearest
+from localw2.distributed import Crew
 from localw2.estimators.anchoring import Anchored, anchor_strength
-from localw2.estimators.bases import FoldedMean, fold_base, local_spread, predict_each
+from localw2.estimators.bases import local_spread, predict_each
 from localw2.estimators.calibration import calibrated, clear_checkpoints, fitted_rows, intervals
-from localw2.estimators.choosing import check_delta, choose_balls, rough_balls
-from localw2.estimators.integration import balanced_draws
+from localw2.estimators.choosing import check_delta, choose_balls, near_rows
+from localw2.estimators.integration import balanced_draws, independent_draws
 from localw2.estimators.judging import Judged
+from localw2.estimators.many_rows import center_rows, plan_rows
 from localw2.estimators.scaling import factor, moments
 from localw2.estimators.settings import (
     LARGEST,
     adopt,
-    check_checkpoint,
+    check_files,
     check_levels,
     check_range,
     device_of,
@@ -61,8 +62,9 @@ class LocalW2Regressor(Judged, RegressorMixin, BaseEstimator):  # type: ignore[m
     ----------
     base : "auto", None or a scikit-learn regressor
         The mean m. "auto" chooses by cross-validation, with rows weighted by inverse local variance, from
-        ridge regression, polynomial ridge (degree 2 up to 20 columns, degree 3 up to 4) and histogram
-        gradient boosting. A regressor of yours is cloned and fitted as it is; None means no mean.
+        ridge regression, polynomial ridge (degree 2 up to 20 columns, degree 3 up to 4), histogram gradient
+        boosting, coarse and fine, and a kernel (a smooth mean). A regressor of yours is cloned and fitted as
+        it is; None means no mean.
     delta : "auto", float or Nearest(k)
         A number is the radius of the balls in the units of X, ``Nearest(k)`` the k nearest rows of each row.
         "auto" chooses k by ``select_delta`` from what the base leaves out of fold: rows are forecast by the
@@ -88,12 +90,14 @@ class LocalW2Regressor(Judged, RegressorMixin, BaseEstimator):  # type: ignore[m
     standardize : bool
         Train the network on standardised X and on residuals of unit spread, several outputs decorrelated.
     max_epochs, learning_rate, weight_decay, schedule, batch_balls
-        Training, see ``FitConfig``; ``batch_balls=None`` takes all balls in a step.
+        Training, see ``FitConfig``; ``batch_balls=None`` takes all balls in a step. Beyond 50 000 rows an
+        epoch is one step on some balls, and "auto" fits the base to a sample (see ``plan_``).
     checkpoint : path or None
         A file to continue from: a fit that was killed resumes when ``fit`` is called again with the same data
         and settings. It is removed when the fit is done. With ``random_state=None`` the random numbers then
-        follow from data and settings, so that the second call finds the first; objects that move on with
-        every draw are refused.
+        follow from data and settings, so that the second call finds the first.
+    history : path or None
+        A file with a line of JSON an epoch, written as training goes, for others to follow.
     storable : bool
         Refuse, before the fit, a base that ``save`` cannot store without pickle. False fits it anyway.
     calibrate : bool
@@ -116,6 +120,7 @@ class LocalW2Regressor(Judged, RegressorMixin, BaseEstimator):  # type: ignore[m
         on the out-of-fold predictions. A base that finds only noise gets slope 0.
     delta_, norm_ : the balls that the loss was taken on (``Nearest(k)`` or a radius) and their norm.
     selection_ : the ``DeltaSelection`` of ``delta="auto"``, else None; a loaded estimator has it no more.
+    plan_ : the ``RowPlan``, what the fit used of its rows; a loaded estimator has it no more.
     model_ : the trained ``RandomMLP`` in float64.
     fit_ : the ``Fit``: history, settings and why training stopped.
     calibration_ : with ``calibrate`` the ``Calibration`` that intervals rest on, else None.
@@ -155,6 +160,7 @@ class LocalW2Regressor(Judged, RegressorMixin, BaseEstimator):  # type: ignore[m
         schedule: str = "cosine",
         batch_balls: int | None = None,
         checkpoint: Any = None,
+        history: Any = None,
         storable: bool = True,
         calibrate: bool = False,
         device: str = "auto",
@@ -179,6 +185,7 @@ class LocalW2Regressor(Judged, RegressorMixin, BaseEstimator):  # type: ignore[m
         self.schedule = schedule
         self.batch_balls = batch_balls
         self.checkpoint = checkpoint
+        self.history = history
         self.storable = storable
         self.calibrate = calibrate
         self.device = device
@@ -210,7 +217,8 @@ class LocalW2Regressor(Judged, RegressorMixin, BaseEstimator):  # type: ignore[m
             check_range(values, name, LARGEST if self.standardize else 1e18)
         self._y_ndim, self.n_outputs_ = y.ndim, outputs.shape[1]
         data = fingerprint(self, X, outputs)
-        seed = fresh_seed(self.random_state, data if self.checkpoint is not None else None)
+        known = data if self.checkpoint is not None else None
+        seed: int = Crew.join().agreed(fresh_seed(self.random_state, known))
         config, device = self._config(seed, data), device_of(self.device)
         net = RandomMLP(
             X.shape[1],
@@ -224,7 +232,7 @@ class LocalW2Regressor(Judged, RegressorMixin, BaseEstimator):  # type: ignore[m
         rows = fitted_rows(self.calibrate, len(X), seed)
         objective = self._objective(X[rows], outputs[rows], seed, device)
         inputs = self._inputs(X[rows]).to(device, torch.float32)
-        self.fit_: Fit = train(net.to(device), objective, inputs, config)
+        self.fit_: Fit = train(net.to(device), objective, inputs, self.plan_.applied(config))
         self.model_ = net.cpu().double().eval()
         self._prediction_seed = seed
         self.seen_rows_ = SeenRows.of(X, outputs)
@@ -253,7 +261,7 @@ class LocalW2Regressor(Judged, RegressorMixin, BaseEstimator):  # type: ignore[m
         generator = torch.Generator().manual_seed(int(rng.integers(2**63)))
         centers = self._centers(X)
         which = rng.integers(len(centers), size=(n_samples, len(X)))
-        draws = self.model_.sample(self._inputs(X), n_samples, generator).numpy() @ self._y_factor
+        draws = independent_draws(self.model_, self._inputs(X), n_samples, generator).numpy() @ self._y_factor
         return self._shaped(draws + centers[which, np.arange(len(X))])
 
     def predict_quantiles(self, X: Any, q: Any = (0.05, 0.5, 0.95)) -> Array:
@@ -296,7 +304,7 @@ class LocalW2Regressor(Judged, RegressorMixin, BaseEstimator):  # type: ignore[m
         for name in ("debiased", "residual", "standardize", "storable", "calibrate"):
             check_flag(getattr(self, name), name)
         check_count(self.n_folds, "n_folds", 2, why="a row needs a base model that has not seen it")
-        check_checkpoint(self.checkpoint, self.random_state)
+        check_files(self)
         if not (isinstance(self.norm, Norm) or (isinstance(self.norm, str) and self.norm == "auto")):
             raise ValueError(f"norm={self.norm!r} is not known; give 'auto' or a Norm, such as Euclidean().")
         check_delta(self.delta)
@@ -329,6 +337,7 @@ class LocalW2Regressor(Judged, RegressorMixin, BaseEstimator):  # type: ignore[m
             progress=bool(self.verbose),
             checkpoint=None if self.checkpoint is None else str(self.checkpoint),
             resume=self.checkpoint is not None,
+            history=self.history,
             fingerprint=data,
         )
 
@@ -336,10 +345,13 @@ class LocalW2Regressor(Judged, RegressorMixin, BaseEstimator):  # type: ignore[m
         """The loss on what the base leaves; learns the scales and the base on the way."""
         discrepancy = discrepancy_of(self.discrepancy, self.debiased, self.n_outputs_)
         self._x_mean, self._x_scale = moments(X, self.standardize)
-        mean = self._center(X, y, seed)
+        mean, base_rows = center_rows(
+            self.base, X, y, self.n_folds, seed % 2**32, self._chosen_base, self.standardize
+        )
         chosen = choose_balls(X, y, mean, self.delta, self.norm, self.debiased)
         self.delta_, self.norm_, self.selection_ = chosen.balls, chosen.norm, chosen.selection
         balls = chosen.neighborhoods(X)
+        self.plan_ = plan_rows(balls, chosen.balls, self.batch_balls, base_rows)
         self.base_models_, self.base_name_ = mean.models, mean.name
         self.base_slope_, self.base_intercept_ = mean.slope, mean.intercept
         residuals = y - mean.out_of_fold
@@ -348,20 +360,13 @@ class LocalW2Regressor(Judged, RegressorMixin, BaseEstimator):  # type: ignore[m
         scale = None
         if self.base is not None and self.debiased:
             # Rows weigh alike in the loss, and the network keeps off a mean that is as good as it can be.
-            # Balls of a given radius may be too small to show a spread.
-            near = balls if isinstance(chosen.balls, Nearest) else rough_balls(X)
+            near = near_rows(balls, chosen.balls, X)
             spread = np.maximum(local_spread(near, residuals), SCALE_FLOOR)
             scale = np.broadcast_to(spread[:, None], residuals.shape)
-            discrepancy = Anchored(discrepancy, anchor_strength(near, residuals / scale))
+            strength, by_ball = anchor_strength(near, residuals / scale), self.plan_.batch_balls is not None
+            discrepancy = Anchored(discrepancy, strength, by_ball)
         target = torch.tensor(residuals, dtype=torch.float32, device=device)
         return Objective(target, balls, discrepancy, scale=scale)
-
-    def _center(self, X: Array, y: Array, seed: int) -> FoldedMean:
-        if self.base is not None:
-            near = rough_balls(X)
-            return fold_base(self.base, X, y, near, self.n_folds, seed % 2**32, self._chosen_base)
-        intercept = y.mean(0) if self.standardize else np.zeros(y.shape[1])
-        return FoldedMean("none", (), intercept, np.zeros(y.shape[1]), np.broadcast_to(intercept, y.shape))
 
     def _validated(self, X: Any) -> Array:
         check_is_fitted(self, "model_")

@@ -16,7 +16,7 @@ from localw2.persistence import check_writable
 
 DISCREPANCIES = ("w2", "sliced", "mmd", "energy", "mse", "meanvar")
 LARGEST = 1e100  # squares, and their sums over rows, stay far from overflow
-_NOT_IN_PRINT = ("checkpoint", "verbose", "device", "random_state", "storable")
+_NOT_IN_PRINT = ("checkpoint", "history", "verbose", "device", "random_state", "storable")
 
 
 def discrepancy_of(name: Any, debiased: bool, n_outputs: int) -> Discrepancy:
@@ -91,15 +91,17 @@ def adopt(estimator: Any, fitted: Any) -> None:
         delattr(estimator, name)
 
 
-def check_checkpoint(checkpoint: Any, random_state: Any) -> None:
-    """Raise unless a fit could be continued from this file, or there is to be none."""
-    if checkpoint is not None:
-        check_writable(checkpoint, "checkpoint")
-        if isinstance(random_state, np.random.RandomState | np.random.Generator):
-            raise ValueError(
-                f"random_state is a {type(random_state).__name__}, which moves on with every fit: "
-                "none would find the checkpoint of another. Give an int, or None."
-            )
+def check_files(estimator: Any) -> None:
+    """Raise unless the files of a fit can be written, and a checkpoint would be found again."""
+    state = estimator.random_state
+    for name in ("checkpoint", "history"):
+        if getattr(estimator, name) is not None:
+            check_writable(getattr(estimator, name), name)
+    if estimator.checkpoint is not None and isinstance(state, np.random.RandomState | np.random.Generator):
+        raise ValueError(
+            f"random_state is a {type(state).__name__}, which moves on with every fit: "
+            "none would find the checkpoint of another. Give an int, or None."
+        )
 
 
 def check_levels(q: Any) -> Array:

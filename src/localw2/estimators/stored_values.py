@@ -32,7 +32,7 @@ _OBJECTS: dict[str, type[Any]] = {
 
 def stored_value(name: str, value: Any) -> Any:
     """A parameter as JSON: our own frozen objects by name and fields, numpy scalars as numbers."""
-    if name == "checkpoint":  # a path of the machine that fitted
+    if name in ("checkpoint", "history"):  # paths of the machine that fitted
         return None
     if type(value).__name__ in _OBJECTS and type(value) is _OBJECTS[type(value).__name__]:
         return {"object": type(value).__name__, "fields": {k: _number(v) for k, v in asdict(value).items()}}

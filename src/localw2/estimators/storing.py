@@ -114,7 +114,7 @@ def _fill(estimator: Any, stored: Stored) -> None:
         check_delta(estimator.delta_)
         if not isinstance(estimator.norm_, Norm) or isinstance(estimator.delta_, str):
             raise ValueError(f"balls={str(settings['balls'])[:80]} are none.")
-    estimator.selection_ = None
+    estimator.selection_ = estimator.plan_ = None
     estimator.seen_rows_ = restored_seen(settings.get("seen_rows"), stored.tensors)
     estimator._prediction_seed = whole_number(settings["seed"], 0)
     estimator.model_ = _network(parameters, p, d, stored.tensors)

@@ -1,0 +1,156 @@
+"""A smooth mean: kernel ridge regression with a length scale for every column, by marginal likelihood."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, Self, final
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+from scipy.spatial.distance import cdist
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import Tags
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from localw2._validation import Array, check_count
+
+TUNING_ROWS = 300  # enough for the length scales of a few columns; the cost is cubic in it
+_ROWS_AT_A_TIME = 4096
+_JITTER = 1e-10  # of the kernel at 0: what rounding leaves of a matrix that must stay positive
+
+
+@final
+class KernelMean(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    r"""The mean of a Gaussian process with a Matern 5/2 kernel and a length scale for every column.
+
+    .. math:: \min_\beta \sum_i w_i\,\Bigl(y_i - \sum_j \beta_j k(x_i, c_j)\Bigr)^2
+        + \text{noise} \sum_{jl} \beta_j \beta_l k(c_j, c_l)
+
+    on columns and outputs of mean 0 and standard deviation 1, with
+    :math:`k = (1 + r + r^2/3) e^{-r}`, :math:`r^2 = 5 \sum_p ((x_p - c_p) / \ell_p)^2`. The centres c are the
+    rows themselves, or ``n_centers`` of them at random if there are more: cost and memory then grow with the
+    rows, not with their square. ``length_scales`` is a number or one for each column; ``tuned`` finds them.
+    Where the mean is smooth this beats trees by far, and a fitted one is two small arrays.
+
+    >>> x = np.linspace(0, 6, 40)[:, None]
+    >>> model = KernelMean(0.5, noise=1e-4).fit(x, np.sin(x[:, 0]))
+    >>> float(model.predict([[np.pi / 2]])[0].round(3))
+    1.0
+    """
+
+    def __init__(
+        self,
+        length_scales: Any = 1.0,
+        noise: float = 0.01,
+        n_centers: int = 1500,
+        random_state: int | None = None,
+    ) -> None:
+        self.length_scales = length_scales
+        self.noise = noise
+        self.n_centers = n_centers
+        self.random_state = random_state
+
+    def __sklearn_tags__(self) -> Tags:
+        """What scikit-learn should know: several outputs are welcome."""
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        tags.target_tags.single_output = True
+        return tags
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit rows X (N, p) and y (N,) or (N, d); a row of weight 2 counts as two."""
+        X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
+        check_count(self.n_centers, "n_centers", 1)
+        self._check_scales(X.shape[1])
+        weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
+        if not (weights.min() >= 0 and weights.sum() > 0):
+            raise ValueError("sample_weight has negative values, or nothing else than 0.")
+        X, y, weights = X[weights > 0], y[weights > 0], weights[weights > 0]
+        self.location_, self.scale_ = _moments(X, weights)
+        self.y_location_, self.y_scale_ = _moments(y, weights)
+        rows, target = self._in_units(X), (y - self.y_location_) / self.y_scale_
+        if len(rows) <= self.n_centers:
+            self.centers_ = rows
+            gram = _kernel(rows, rows)
+            gram[np.diag_indices_from(gram)] += self.noise / weights + _JITTER
+            right = target
+        else:
+            chosen = np.random.default_rng(self.random_state).permutation(len(rows))[: self.n_centers]
+            self.centers_ = rows[np.sort(chosen)]
+            gram, right = self._normal_equations(rows, target, weights)
+        self.coefficients_ = cho_solve(cho_factor(gram, overwrite_a=True), right)
+        return self
+
+    def predict(self, X: Any) -> Array:
+        """The mean at rows X, (N,) or (N, d)."""
+        check_is_fitted(self, "coefficients_")
+        rows = self._in_units(validate_data(self, X, dtype=np.float64, reset=False))
+        parts = [
+            _kernel(part, self.centers_) @ self.coefficients_
+            for part in np.array_split(rows, -(-len(rows) // _ROWS_AT_A_TIME))
+        ]
+        means: Array = self.y_location_ + self.y_scale_ * np.concatenate(parts)
+        return means
+
+    def _normal_equations(self, rows: Array, target: Array, weights: Array) -> tuple[Array, Array]:
+        """Matrix and right side for coefficients of fewer centres than rows."""
+        gram = _kernel(self.centers_, self.centers_) * self.noise
+        # The products below are known to so many digits of their own size, which is that of the rows.
+        gram[np.diag_indices_from(gram)] += _JITTER * weights.sum()
+        right = np.zeros((len(gram), *target.shape[1:]))
+        for start in range(0, len(rows), _ROWS_AT_A_TIME):
+            part = slice(start, start + _ROWS_AT_A_TIME)
+            kernel = _kernel(self.centers_, rows[part])
+            weighted = kernel * weights[part]
+            gram += weighted @ kernel.T
+            right += weighted @ target[part]
+        return gram, right
+
+    def _in_units(self, X: Array) -> Array:
+        units: Array = (X - self.location_) / (self.scale_ * np.asarray(self.length_scales, dtype=np.float64))
+        return units
+
+    def _check_scales(self, p: int) -> None:
+        scales = np.asarray(self.length_scales, dtype=np.float64)
+        if scales.shape not in ((), (p,)) or not bool((np.isfinite(scales) & (scales > 0)).all()):
+            raise ValueError(
+                f"length_scales={self.length_scales!r} must be one positive number, or {p}, one a column."
+            )
+        if not 0 < self.noise < np.inf:
+            raise ValueError(f"noise={self.noise!r} must be a positive number.")
+
+
+def tuned(X: Array, y: Array, seed: int) -> KernelMean:
+    """A ``KernelMean`` with the length scales and noise of largest marginal likelihood on a few rows."""
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
+
+    chosen = np.random.default_rng(seed).permutation(len(X))[:TUNING_ROWS]
+    X, y = X[chosen], y[chosen]
+    (x_mean, x_spread), (y_mean, y_spread) = _moments(X), _moments(y)
+    X, y = (X - x_mean) / x_spread, (y - y_mean) / y_spread
+    signal = ConstantKernel(1.0, (1e-2, 1e3)) * Matern(np.ones(X.shape[1]), (0.1, 1e3), nu=2.5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # a column that does not matter ends at its bound
+        search = GaussianProcessRegressor(signal + WhiteKernel(0.1, (1e-6, 10.0)), random_state=0).fit(X, y)
+    found = search.kernel_.get_params()
+    scales = np.broadcast_to(found["k1__k2__length_scale"], X.shape[1])
+    noise = found["k2__noise_level"] / found["k1__k1__constant_value"]
+    return KernelMean(tuple(scales.tolist()), float(noise), random_state=seed)
+
+
+def _kernel(a: Array, b: Array) -> Array:
+    """Matern 5/2 between rows a (n, p) and b (m, p) in units of the length scales, (n, m)."""
+    r = cdist(a, b)
+    r *= np.sqrt(5.0)
+    values: Array = 1 + r + r * r / 3
+    values *= np.exp(-r)
+    return values
+
+
+def _moments(values: Array, weights: Array | None = None) -> tuple[Any, Any]:
+    """Weighted mean and standard deviation of each column, the latter 1 for a constant."""
+    mean = np.average(values, axis=0, weights=weights)
+    spread = np.sqrt(np.average((values - mean) ** 2, axis=0, weights=weights))
+    return mean, np.where(spread > 1e-12 * np.abs(mean), spread, 1.0)
