@@ -14,7 +14,7 @@ from sklearn.linear_model import LinearRegression, Ridge
 
 from localw2 import LocalW2Regressor, load
 from localw2.conformal import central_scores
-from localw2.estimators import calibration, regression
+from localw2.estimators import answering, calibration, regression
 from localw2.metrics import coverage
 from localw2.persistence import Stored
 from localw2.training import train
@@ -44,7 +44,7 @@ def fitted():
 @pytest.fixture
 def few_draws(monkeypatch):
     """Coverage holds for any number of draws; fewer take less time."""
-    monkeypatch.setattr(regression, "PREDICTION_DRAWS", 100)
+    monkeypatch.setattr(answering, "PREDICTION_DRAWS", 100)
 
 
 @pytest.fixture

@@ -66,3 +66,12 @@ def test_mahalanobis_sees_columns_in_small_units():
     plain, scaled = (Mahalanobis.from_data(v).embed(v) for v in (x, x * [1e-5, 1e5]))
     gaps = [np.linalg.norm(v[1:] - v[:-1], axis=1) for v in (plain, scaled)]
     np.testing.assert_allclose(gaps[0], gaps[1], rtol=1e-6)
+
+
+def test_mahalanobis_of_columns_that_add_up_to_a_constant():
+    rng = np.random.default_rng(0)
+    group = rng.integers(3, size=200)
+    x = np.column_stack([rng.normal(size=200), *(group == k for k in range(3))]).astype(float)
+    distances = np.linalg.norm(np.diff(Mahalanobis.from_data(x).embed(x[[0, 1, 2]]), axis=0), axis=1)
+    without = np.linalg.norm(np.diff(Mahalanobis.from_data(x[:, :3]).embed(x[[0, 1, 2], :3]), axis=0), axis=1)
+    np.testing.assert_allclose(distances, without, rtol=1e-6)  # the last column says nothing new

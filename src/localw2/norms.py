@@ -143,9 +143,9 @@ class Mahalanobis(Norm):
         # In SDs of each column first: a column in small units must not pass for one without spread.
         scale = rows.std(0)
         scale = np.where(scale > 0, scale, 1.0)
-        metric = np.linalg.pinv(
-            np.atleast_2d(np.cov((rows - rows.mean(0)) / scale, rowvar=False)), hermitian=True
-        )
+        covariance = np.atleast_2d(np.cov((rows - rows.mean(0)) / scale, rowvar=False))
+        # Columns that add up to a constant (0 and 1 for each name) have no spread in one direction.
+        metric = np.linalg.pinv(covariance, rcond=1e-12, hermitian=True)
         return cls(metric / np.outer(scale, scale))
 
     def _embed(self, rows: Array) -> Array:

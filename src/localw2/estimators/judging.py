@@ -29,6 +29,10 @@ class Judged:
         n_samples = check_count(n_samples, "n_samples", 2, why="one draw shows no spread")
         rng = np.random.default_rng(fresh_seed(random_state))
         samples = self.sample(X, n_samples, random_state=int(rng.integers(2**31)))  # type: ignore[attr-defined]  # every estimator has it
+        if getattr(self, "columns_", None) is not None:  # names and gaps, as the numbers that they became
+            X = self._validated(X)  # type: ignore[attr-defined]  # what has columns has it
+            if "x_train" in settings:
+                settings["x_train"] = self._validated(settings["x_train"])  # type: ignore[attr-defined]  # likewise
         warn_of_seen(self, X, y)
         return diagnose(y, samples, X, random_state=int(rng.integers(2**31)), **settings)
 

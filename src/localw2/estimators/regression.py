@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Self, final
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import Tags
-from sklearn.utils.validation import check_is_fitted, validate_data
-from torch import Tensor
+from sklearn.utils.validation import check_is_fitted
 
-from localw2._validation import Array, check_count, check_flag, check_probability
+from localw2._validation import Array, check_count, check_flag
 from localw2.distributed import Crew
 from localw2.estimators.anchoring import Anchored, anchor_strength
-from localw2.estimators.bases import local_spread, predict_each
-from localw2.estimators.calibration import calibrated, clear_checkpoints, fitted_rows, intervals
+from localw2.estimators.answering import Answering
+from localw2.estimators.bases import local_spread
+from localw2.estimators.calibration import calibrated, clear_checkpoints, fitted_rows
 from localw2.estimators.choosing import check_delta, choose_balls, near_rows
-from localw2.estimators.integration import balanced_draws, independent_draws
+from localw2.estimators.columns import read_table
+from localw2.estimators.integration import independent_draws
 from localw2.estimators.judging import Judged
 from localw2.estimators.many_rows import center_rows, plan_rows
+from localw2.estimators.outcomes import MATCHED_DRAWS, MATCHED_ROWS, Outcomes, check_outcomes
 from localw2.estimators.scaling import factor, moments
 from localw2.estimators.settings import (
     LARGEST,
     adopt,
     check_files,
-    check_levels,
     check_range,
     device_of,
     discrepancy_of,
@@ -42,13 +42,11 @@ from localw2.persistence import Stored, check_storable, write
 from localw2.seen_rows import SeenRows
 from localw2.training import Fit, train
 
-PREDICTION_DRAWS = 2000  # draws that predict and predict_quantiles integrate over
-_INTEGRATED = 1 << 19  # draws times rows held at a time
 SCALE_FLOOR = 0.3  # of the overall spread, where the loss divides residuals by their local spread
 
 
 @final
-class LocalW2Regressor(Judged, RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+class LocalW2Regressor(Answering, Judged, RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     r"""Regression that returns distributions: a mean plus a random network, fitted by the local W2 loss.
 
     .. math:: \hat y = m(x) + \hat f(x, \hat\omega)
@@ -105,6 +103,12 @@ class LocalW2Regressor(Judged, RegressorMixin, BaseEstimator):  # type: ignore[m
         ``docs/calibration.md``). From 2000 rows on a fifth of them (at most 5000) is held out: coverage is
         then guaranteed. With fewer the fit, on all rows, is followed by 5 more (below 500 rows 10), each
         without that part of the rows, which takes 5 (10) times as long: close, but not guaranteed.
+    bounds : "auto", None or (low, high)
+        Ends that draws keep to; either may be None. "auto" takes the smallest or largest y as an end if many
+        rows have exactly that value (2 %, and 5 rows at least).
+    values : "auto", None or a list of numbers
+        Draws are moved to these, so that each comes as often as in the data. "auto" takes the values of y if
+        they are few (50 at most, of 20 rows each on average), as of counts and grades.
     device : str
         Where the network is trained; "auto" takes a GPU if there is one.
     random_state : None, int, RandomState or Generator
@@ -123,6 +127,8 @@ class LocalW2Regressor(Judged, RegressorMixin, BaseEstimator):  # type: ignore[m
     plan_ : the ``RowPlan``, what the fit used of its rows; a loaded estimator has it no more.
     model_ : the trained ``RandomMLP`` in float64.
     fit_ : the ``Fit``: history, settings and why training stopped.
+    columns_ : how columns of names and missing values became numbers (see ``estimators.columns``), or None.
+    outcomes_ : the ``Outcomes`` that draws keep to.
     calibration_ : with ``calibrate`` the ``Calibration`` that intervals rest on, else None.
     n_features_in_, feature_names_in_, n_outputs_ : as in scikit-learn.
 
@@ -163,6 +169,8 @@ class LocalW2Regressor(Judged, RegressorMixin, BaseEstimator):  # type: ignore[m
         history: Any = None,
         storable: bool = True,
         calibrate: bool = False,
+        bounds: Any = "auto",
+        values: Any = "auto",
         device: str = "auto",
         random_state: Any = None,
         verbose: bool = False,
@@ -188,15 +196,19 @@ class LocalW2Regressor(Judged, RegressorMixin, BaseEstimator):  # type: ignore[m
         self.history = history
         self.storable = storable
         self.calibrate = calibrate
+        self.bounds = bounds
+        self.values = values
         self.device = device
         self.random_state = random_state
         self.verbose = verbose
 
     def __sklearn_tags__(self) -> Tags:
-        """What scikit-learn should know: several outputs are welcome."""
+        """What scikit-learn should know: several outputs, missing values and names are welcome."""
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         tags.target_tags.single_output = True
+        tags.input_tags.allow_nan = True
+        tags.input_tags.categorical = True
         return tags
 
     def fit(self, X: Any, y: Any) -> Self:
@@ -207,15 +219,14 @@ class LocalW2Regressor(Judged, RegressorMixin, BaseEstimator):  # type: ignore[m
         return self
 
     def _fit(self, X: Any, y: Any) -> Self:
-        X, y = validate_data(
-            self, X, y, dtype=np.float64, order="C", multi_output=True, y_numeric=True, ensure_min_samples=2
-        )
+        X, y, self.columns_ = read_table(self, X, y)
         self._check_settings()
         outputs = np.ascontiguousarray(y, dtype=np.float64).reshape(len(X), -1)
         # Without scales of their own the numbers meet the network's float32.
         for values, name in ((X, "X"), (outputs, "y")):
             check_range(values, name, LARGEST if self.standardize else 1e18)
         self._y_ndim, self.n_outputs_ = y.ndim, outputs.shape[1]
+        self.outcomes_ = Outcomes.of(outputs, self.bounds, self.values)
         data = fingerprint(self, X, outputs)
         known = data if self.checkpoint is not None else None
         seed: int = Crew.join().agreed(fresh_seed(self.random_state, known))
@@ -230,59 +241,16 @@ class LocalW2Regressor(Judged, RegressorMixin, BaseEstimator):  # type: ignore[m
             generator=torch.Generator().manual_seed(seed),
         )
         rows = fitted_rows(self.calibrate, len(X), seed)
-        objective = self._objective(X[rows], outputs[rows], seed, device)
+        objective, center = self._objective(X[rows], outputs[rows], seed, device)
         inputs = self._inputs(X[rows]).to(device, torch.float32)
         self.fit_: Fit = train(net.to(device), objective, inputs, self.plan_.applied(config))
         self.model_ = net.cpu().double().eval()
         self._prediction_seed = seed
+        if not self.outcomes_.free:
+            self.outcomes_ = self._matched(X[rows], outputs[rows], center, seed)
         self.seen_rows_ = SeenRows.of(X, outputs)
         self.calibration_ = calibrated(self, X, outputs, seed) if self.calibrate else None
         return self
-
-    def predict(self, X: Any, return_std: bool = False) -> Any:
-        """The mean of y at each row, (N,) or (N, d), and with ``return_std`` its standard deviation.
-
-        An integral over draws of omega common to all rows, from a stored seed: a row's prediction is always
-        the same, whatever rows come with it.
-        """
-        X = self._validated(X)
-        centers = self._centers(X)
-        mean, std = centers.mean(0), centers.var(0)
-        for rows, draws in self._common_draws(X):
-            mean[rows] += draws.mean(0)
-            std[rows] += draws.var(0)
-        return (self._shaped(mean), self._shaped(np.sqrt(std))) if return_std else self._shaped(mean)
-
-    def sample(self, X: Any, n_samples: int = 1, random_state: Any = None) -> Array:
-        """Independent draws of y at every row, (S, N) or (S, N, d); rows of a draw are independent too."""
-        X = self._validated(X)
-        n_samples = check_count(n_samples, "n_samples", 1)
-        rng = np.random.default_rng(fresh_seed(random_state))
-        generator = torch.Generator().manual_seed(int(rng.integers(2**63)))
-        centers = self._centers(X)
-        which = rng.integers(len(centers), size=(n_samples, len(X)))
-        draws = independent_draws(self.model_, self._inputs(X), n_samples, generator).numpy() @ self._y_factor
-        return self._shaped(draws + centers[which, np.arange(len(X))])
-
-    def predict_quantiles(self, X: Any, q: Any = (0.05, 0.5, 0.95)) -> Array:
-        """Quantiles of y at every row, (len(q), N) or (len(q), N, d), output by output; 0 < q < 1.
-
-        From the same common draws as ``predict``; each row's quantiles rise with q. Never calibrated.
-        """
-        X, levels = self._validated(X), check_levels(q)
-        quantiles = np.empty((len(levels), len(X), self.n_outputs_))
-        for rows, draws in self._outcome_draws(X):
-            quantiles[:, rows] = np.quantile(draws, levels, axis=0)
-        return self._shaped(quantiles)
-
-    def predict_interval(self, X: Any, coverage: float = 0.9, joint: bool = False) -> tuple[Array, Array]:
-        """The central interval that holds y with probability ``coverage``: its lower and upper ends.
-
-        Each output has its own, or with ``joint`` they form a box that holds all outputs together. Calibrated
-        if the fit was (``calibrate=True``), otherwise as the draws have it.
-        """
-        check_is_fitted(self, "model_")
-        return intervals(self, X, check_probability(coverage, "coverage"), check_flag(joint, "joint"))
 
     def to_stored(self) -> Stored:
         """Everything that prediction needs: plain settings, tensors and regressors (see ``persistence``)."""
@@ -308,6 +276,7 @@ class LocalW2Regressor(Judged, RegressorMixin, BaseEstimator):  # type: ignore[m
         if not (isinstance(self.norm, Norm) or (isinstance(self.norm, str) and self.norm == "auto")):
             raise ValueError(f"norm={self.norm!r} is not known; give 'auto' or a Norm, such as Euclidean().")
         check_delta(self.delta)
+        check_outcomes(self.bounds, self.values)
         if self.base is None or (isinstance(self.base, str) and self.base == "auto"):
             return
         # Of a stack of regressors only the class has predict before it is fitted.
@@ -341,8 +310,8 @@ class LocalW2Regressor(Judged, RegressorMixin, BaseEstimator):  # type: ignore[m
             fingerprint=data,
         )
 
-    def _objective(self, X: Array, y: Array, seed: int, device: torch.device) -> Objective:
-        """The loss on what the base leaves; learns the scales and the base on the way."""
+    def _objective(self, X: Array, y: Array, seed: int, device: torch.device) -> tuple[Objective, Array]:
+        """The loss on what the base leaves, and its means out of fold; learns scales and base on the way."""
         discrepancy = discrepancy_of(self.discrepancy, self.debiased, self.n_outputs_)
         self._x_mean, self._x_scale = moments(X, self.standardize)
         mean, base_rows = center_rows(
@@ -366,35 +335,11 @@ class LocalW2Regressor(Judged, RegressorMixin, BaseEstimator):  # type: ignore[m
             strength, by_ball = anchor_strength(near, residuals / scale), self.plan_.batch_balls is not None
             discrepancy = Anchored(discrepancy, strength, by_ball)
         target = torch.tensor(residuals, dtype=torch.float32, device=device)
-        return Objective(target, balls, discrepancy, scale=scale)
+        return Objective(target, balls, discrepancy, scale=scale), mean.out_of_fold
 
-    def _validated(self, X: Any) -> Array:
-        check_is_fitted(self, "model_")
-        rows: Array = validate_data(self, X, dtype=np.float64, order="C", reset=False)
-        return rows
-
-    def _inputs(self, X: Array) -> Tensor:
-        return torch.tensor((X - self._x_mean) / self._x_scale, dtype=torch.float64)
-
-    def _centers(self, X: Array) -> Array:
-        return predict_each(self.base_models_, self.base_intercept_, self.base_slope_, X)
-
-    def _common_draws(self, X: Array) -> Iterator[tuple[slice, Array]]:
-        """Draws around the mean with the same omegas for every row, (draws, rows, d), some rows at a time."""
-        inputs = self._inputs(X)
-        step = max(1, _INTEGRATED // PREDICTION_DRAWS)
-        for start in range(0, len(X), step):
-            rows = slice(start, start + step)
-            generator = torch.Generator().manual_seed(self._prediction_seed)
-            draws = balanced_draws(self.model_, inputs[rows], PREDICTION_DRAWS, generator)
-            yield rows, draws.numpy() @ self._y_factor
-
-    def _outcome_draws(self, X: Array) -> Iterator[tuple[slice, Array]]:
-        """Common draws of y itself, (draws, rows, d), some rows at a time: each with one fold's mean."""
-        centers = self._centers(X)
-        which = np.arange(PREDICTION_DRAWS) % len(centers)
-        for rows, draws in self._common_draws(X):
-            yield rows, draws + centers[:, rows][which]
-
-    def _shaped(self, values: Array) -> Array:
-        return values[..., 0] if self._y_ndim == 1 else values
+    def _matched(self, X: Array, y: Array, center: Array, seed: int) -> Outcomes:
+        """Outcomes whose cuts suit the draws at some of the rows."""
+        chosen = np.random.default_rng(seed).permutation(len(X))[:MATCHED_ROWS]
+        generator = torch.Generator().manual_seed(seed)
+        draws = independent_draws(self.model_, self._inputs(X[chosen]), MATCHED_DRAWS, generator).numpy()
+        return self.outcomes_.matched((draws @ self._y_factor + center[chosen]).reshape(-1, y.shape[1]), y)

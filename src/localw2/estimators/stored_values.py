@@ -37,6 +37,8 @@ def stored_value(name: str, value: Any) -> Any:
     if type(value).__name__ in _OBJECTS and type(value) is _OBJECTS[type(value).__name__]:
         return {"object": type(value).__name__, "fields": {k: _number(v) for k, v in asdict(value).items()}}
     value = _number(value)
+    if name in ("bounds", "values") and not (value is None or isinstance(value, str)):
+        return [None if v is None else float(v) for v in value]
     if value is None or isinstance(value, str | bool | int | float):
         return value
     if name != "random_state":

@@ -11,6 +11,8 @@ from torch import Tensor
 from localw2._validation import Array, check_probability
 from localw2.conformal import Calibration
 from localw2.estimators.choosing import check_delta
+from localw2.estimators.columns import Columns
+from localw2.estimators.outcomes import Outcomes
 from localw2.estimators.stored_values import (
     network_settings,
     restored_fit,
@@ -49,6 +51,9 @@ def store_regressor(estimator: Any) -> Stored:
     """Settings, network, scales and fold models of a fitted regressor."""
     parameters = estimator.get_params(deep=False)
     regressors = {f"fold{i:04d}": model for i, model in enumerate(estimator.base_models_)}
+    columns = estimator.columns_
+    if columns is not None:
+        regressors["columns"] = columns.as_regressor()
     base = parameters.pop("base")
     if not (base is None or isinstance(base, str)):
         regressors["base"], base = base, {"regressor": "base"}
@@ -66,6 +71,8 @@ def store_regressor(estimator: Any) -> Stored:
         "seed": estimator._prediction_seed,
         "fit": fit,
         "calibration": None if estimator.calibration_ is None else estimator.calibration_.kind,
+        "outcomes": estimator.outcomes_.plain(),
+        "columns": None if columns is None else [list(columns.complete), list(columns.grouped)],
     }
     tensors = {f"model.{name}": value for name, value in estimator.model_.state_dict().items()}
     settings["seen_rows"], seen = stored_seen(estimator)
@@ -99,6 +106,12 @@ def _fill(estimator: Any, stored: Stored) -> None:
     estimator.n_features_in_, estimator.n_outputs_ = p, d
     estimator._y_ndim = whole_number(settings["y_ndim"], 1 if d == 1 else 2, 2)
     _name_features(estimator, settings["feature_names"], p)
+    estimator.columns_ = None
+    if "columns" in regressors:
+        estimator.columns_ = Columns.from_regressor(regressors.pop("columns"), *settings["columns"])
+        p = len(stored.tensors["x_mean"])  # what the network sees
+    outcomes = settings.get("outcomes")  # files of the first release have none
+    estimator.outcomes_ = Outcomes.anything(d) if outcomes is None else Outcomes.from_plain(outcomes, d)
     for name, attribute in _ARRAYS.items():
         shape = (p,) if name.startswith("x_") else (d, d) if name == "y_factor" else (d,)
         setattr(estimator, attribute, sized_array(name, stored.tensors[name], *shape))

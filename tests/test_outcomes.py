@@ -1,0 +1,111 @@
+"""Targets on few values and with hard ends: draws that keep to them, and laws that stay right."""
+
+import numpy as np
+import pytest
+from sklearn.linear_model import Ridge
+
+from localw2 import LocalW2Regressor, load
+from localw2.estimators.outcomes import Outcomes
+from localw2.metrics import crps
+
+FITTED = {"base": Ridge(), "max_epochs": 150, "random_state": 0}
+
+
+def counts(n, seed):
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(0, 2, size=(n, 1))
+    return x, rng.binomial(6, x[:, 0] / 2.5).astype(float)
+
+
+def censored(n, seed):
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-1, 1, size=(n, 1))
+    return x, np.maximum(0.0, x[:, 0] + 0.5 * rng.normal(size=n))
+
+
+def test_draws_of_counts_are_counts_with_the_right_frequencies(tmp_path):
+    x, y = counts(600, 0)
+    model = LocalW2Regressor(**FITTED).fit(x, y)
+    assert model.outcomes_.values[0].tolist() == [0, 1, 2, 3, 4, 5, 6]
+    new, truth = counts(4000, 1)
+    draws = model.sample(new, 50, random_state=0)
+    assert set(np.unique(draws)) <= set(range(7))
+    for part in (new[:, 0] < 0.7, new[:, 0] > 1.3):
+        shares = [np.bincount(v[..., part].ravel().astype(int), minlength=7) for v in (truth, draws)]
+        shares = [s / s.sum() for s in shares]
+        assert np.abs(shares[0] - shares[1]).sum() / 2 < 0.08  # total variation; 600 rows know it to .05
+    free = LocalW2Regressor(**FITTED, values=None).fit(x, y)
+    assert free.outcomes_.values == (None,)
+    assert crps(truth, draws).mean() < crps(truth, free.sample(new, 50, random_state=0)).mean()
+    mean, std = model.predict(new[:20], return_std=True)
+    many = model.sample(new[:20], 20_000, random_state=1)
+    np.testing.assert_allclose(many.mean(0), mean, atol=5 * std.max() / np.sqrt(2000))
+    model.save(tmp_path / "model")
+    again = load(tmp_path / "model")
+    np.testing.assert_array_equal(again.sample(new, 2, random_state=3), model.sample(new, 2, random_state=3))
+
+
+def test_draws_of_a_censored_target_pile_up_where_it_does():
+    x, y = censored(600, 0)
+    model = LocalW2Regressor(**FITTED).fit(x, y)
+    assert model.outcomes_.lower.tolist() == [0.0]
+    assert model.outcomes_.upper.tolist() == [np.inf]
+    new, truth = censored(4000, 1)
+    draws = model.sample(new, 20, random_state=0)
+    assert draws.min() == 0
+    assert abs((draws == 0).mean() - (truth == 0).mean()) < 0.05
+    assert (model.predict_quantiles(new, [0.01])[0] >= 0).all()
+    lower, _ = model.predict_interval(new)
+    assert lower.min() >= 0
+
+
+@pytest.mark.parametrize("calibrate", [False, True])
+def test_given_bounds_and_values(calibrate):
+    x, y = censored(100, 2)
+    settings = {"base": None, "max_epochs": 2, "width": 4, "random_state": 0, "calibrate": calibrate}
+    model = LocalW2Regressor(**settings, bounds=(None, 1.0), values=None).fit(x, y)
+    assert model.sample(x, 20, random_state=0).max() <= 1.0
+    model = LocalW2Regressor(**settings, bounds=None, values=range(4)).fit(x, y)
+    assert set(np.unique(model.sample(x, 20, random_state=0))) <= {0, 1, 2, 3}
+
+
+def test_parameters_survive_a_file(tmp_path):
+    x, y = censored(50, 3)
+    model = LocalW2Regressor(base=None, max_epochs=1, bounds=(0, None), values=[0, 0.5, 1]).fit(x, y)
+    model.save(tmp_path / "model")
+    again = load(tmp_path / "model")
+    assert again.bounds == [0.0, None]
+    assert again.values == [0.0, 0.5, 1.0]
+    np.testing.assert_array_equal(again.predict(x), model.predict(x))
+
+
+def test_nothing_is_found_in_a_continuous_target():
+    y = np.random.default_rng(0).normal(size=(500, 2))
+    assert Outcomes.of(y, "auto", "auto").free
+    draws = np.random.default_rng(1).normal(size=(3, 4, 2))
+    assert Outcomes.of(y, "auto", "auto").apply(draws) is draws
+
+
+def test_each_output_has_its_own():
+    y = np.column_stack([np.resize([1.0, 2.0], 100), np.linspace(0, 1, 100)])
+    found = Outcomes.of(y, "auto", "auto")
+    assert found.values[0].tolist() == [1, 2]
+    assert found.values[1] is None
+    again = Outcomes.from_plain(found.plain(), 2)
+    draws = np.random.default_rng(0).normal(size=(5, 7, 2)) * 3
+    np.testing.assert_array_equal(again.apply(draws), found.apply(draws))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"bounds": (1, 0)}, "bounds=.1, 0. must be"),
+        ({"bounds": "positive"}, "bounds='positive' must be"),
+        ({"values": [3]}, "two values of y at least"),
+        ({"values": "few"}, "values=few must be"),
+    ],
+)
+def test_bad_settings_say_what_to_do(settings, message):
+    x, y = censored(20, 4)
+    with pytest.raises(ValueError, match=message):
+        LocalW2Regressor(base=None, max_epochs=1, **settings).fit(x, y)
