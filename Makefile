@@ -7,20 +7,24 @@ INSTALLED := .venv/.installed
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types test-slow bench-loss bench-fit bench-accuracy bench-neighbors bench-ode bench-accuracy-ode bench-selection bench-calibration bench-explorer paper paper-quick clean
+.PHONY: help demo test lint types test-slow docs dist bench-loss bench-fit bench-accuracy bench-gpu bench-neighbors bench-ode bench-accuracy-ode bench-selection bench-calibration bench-accuracy-uci bench-explorer paper paper-quick clean
 
 help:
 	@echo "make demo            set up .venv, then fit the nonlinear example and draw it"
 	@echo "make test            set up .venv, then lint, types, doctests, tests"
 	@echo "make test-slow       the long statistical and memory campaigns"
+	@echo "make docs            the pages, into build/docs: warnings are errors, code is run, links are checked"
+	@echo "make dist            sdist and wheel, each tried in an empty environment"
 	@echo "make bench-loss      value and gradient against a loop of ot.emd2, as ratios"
 	@echo "make bench-fit       a whole fit against the per-ball loop, as a ratio"
 	@echo "make bench-accuracy  errors of the defaults on fresh seeds, beside the oracles"
+	@echo "make bench-gpu       a CUDA device: training, large passes, assignment against all cores (2 minutes)"
 	@echo "make bench-neighbors a million rows: seconds and peak memory"
 	@echo "make bench-ode       an epoch of the paper's ODE problem against the loop, as a ratio"
 	@echo "make bench-accuracy-ode errors of ODE fits beside the truth (half an hour)"
 	@echo "make bench-selection DATA=dir   delta=auto against the best delta of a grid"
 	@echo "make bench-calibration DATA=dir coverage of calibrated intervals on standard splits"
+	@echo "make bench-accuracy-uci DATA=dir  ours and every peer on standard splits (hours; goes on where it was)"
 	@echo "make bench-explorer  latency of the explorer's answers, and 50 clients at once for 30 s"
 	@echo "make paper           every figure and table of the paper, into paper/ (hours; goes on where it was)"
 	@echo "make paper-quick     the same with tiny settings, into paper/quick/ (under 3 minutes on 2 cores)"
@@ -47,6 +51,22 @@ types: $(INSTALLED)
 test-slow: $(INSTALLED)
 	$(BIN)/python -m pytest -q -m slow --durations=10
 
+docs: $(INSTALLED)
+	rm -rf build/docs build/doctrees docs/gallery
+	$(BIN)/sphinx-build -W --keep-going --quiet --jobs 2 -d build/doctrees docs build/docs
+	$(BIN)/python -m pytest -q -m docs tests/test_docs.py
+
+# Away from the checkout, so that the installed package is what is tried.
+dist: $(INSTALLED)
+	rm -rf dist
+	$(BIN)/python -m build
+	set -e; for file in dist/*.whl dist/*.tar.gz; do \
+	  rm -rf build/empty && $(PYTHON) -m venv build/empty; \
+	  build/empty/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $$file; \
+	  (cd build && empty/bin/python -c "import localw2; print(localw2.__version__, localw2.__file__)"); \
+	  (cd build && empty/bin/localw2 demo --out empty/demo); \
+	done
+
 bench-loss: $(INSTALLED)
 	$(BIN)/python benchmarks/loss.py
 
@@ -56,6 +76,10 @@ bench-fit: $(INSTALLED)
 bench-accuracy: $(INSTALLED)
 	$(BIN)/python benchmarks/accuracy_linear.py
 	$(BIN)/python benchmarks/accuracy_nonlinear.py
+
+bench-gpu: $(INSTALLED)
+	$(BIN)/python benchmarks/gpu_assignment.py
+	$(BIN)/python benchmarks/gpu.py
 
 bench-neighbors: $(INSTALLED)
 	$(BIN)/python benchmarks/neighbors.py
@@ -74,6 +98,12 @@ bench-selection: $(INSTALLED)
 
 bench-calibration: $(INSTALLED)
 	$(BIN)/python benchmarks/calibration.py --data-dir $(DATA)
+
+# Peers get environments of their own in .venvs/. A part: BENCH="--sets yacht --splits 2 --methods ours peer"
+BENCH ?=
+
+bench-accuracy-uci: $(INSTALLED)
+	$(BIN)/python benchmarks/accuracy/campaign.py --data-dir $(DATA) $(BENCH)
 
 bench-explorer: $(INSTALLED)
 	$(BIN)/python benchmarks/explorer.py

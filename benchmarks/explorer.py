@@ -25,7 +25,7 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 
 from localw2 import LocalW2Regressor
 from localw2.explorer import create_app
-from localw2.explorer.serving import listen
+from localw2.explorer.serving import configured, listen
 
 DRAWS = 1000
 
@@ -49,7 +49,7 @@ def serve(n_rows: int, n_epochs: int, channel: Any) -> None:
     app = create_app(model, x, y)
     with listen("127.0.0.1", 0) as listener:
         channel.send((listener.getsockname()[1], float(np.median(times))))
-        uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False)).run(sockets=[listener])
+        uvicorn.Server(configured(app)).run(sockets=[listener])
 
 
 def _seconds(work: Any) -> float:

@@ -1,23 +1,56 @@
-"""The loss on a CUDA device: equal to the CPU's, and how long value and gradient take.
+"""Loss and training on a CUDA device: equal to the CPU's, and how long they take.
 
-    python benchmarks/gpu.py [--rows 100000] [--rows-a-ball 1000] [--profile]
+    python benchmarks/gpu.py [--rows 1000000] [--rows-a-ball 64] [--epochs 1000] [--models 16] [--profile]
 
-First every discrepancy is compared with the CPU in float64; then the squared W2 of one output is timed in
-float32 on about rows x rows-a-ball edges, eagerly and replayed as a CUDA graph, and compared with the CPU.
+First every discrepancy is compared with the CPU in float64, and a fit with given noise. Then the nonlinear
+problem's training (N = 1000, delta = .1, the 50 x 2 ResNet) is timed, as it is and with plain steps, several
+fits at once, and one pass over all balls of a large problem with one output, the model's step included.
 """
 
 from __future__ import annotations
 
 import argparse
+import logging
 import time
 from collections.abc import Callable
-from functools import partial
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import repeat
+from typing import Any, final
+from unittest.mock import patch
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from localw2 import MMD, MSE, EnergyScore, MeanVar, Neighborhoods, Objective, SlicedW2, SquaredW2
+from localw2 import (
+    MMD,
+    MSE,
+    EnergyScore,
+    FitConfig,
+    MeanVar,
+    Neighborhoods,
+    Objective,
+    RandomMap,
+    RandomMLP,
+    SlicedW2,
+    SquaredW2,
+    train,
+)
+from localw2.captured import Leaps
+from localw2.datasets import Nonlinear
+from localw2.stacked_training import train_many
+
+LOSSES = (
+    SquaredW2(),
+    SquaredW2(True),
+    SlicedW2(8),
+    SlicedW2(8, True),
+    MMD(),
+    MSE(),
+    MeanVar(),
+    EnergyScore(),
+)
 
 
 def value_and_gradient(objective: Objective, yhat: Tensor) -> tuple[Tensor, Tensor]:
@@ -36,33 +69,167 @@ def difference(ours: tuple[Tensor, Tensor], theirs: tuple[Tensor, Tensor]) -> fl
     )
 
 
-def compare_all() -> None:
+def compare_losses() -> None:
     """Every discrepancy, one and two outputs, draws and times, against the CPU."""
     rng = np.random.default_rng(0)
     hoods = Neighborhoods.within(rng.uniform(size=300), 0.05, min_size=2)
-    losses = (
-        SquaredW2(),
-        SquaredW2(True),
-        SlicedW2(8),
-        SlicedW2(8, True),
-        MMD(),
-        MSE(),
-        MeanVar(),
-        EnergyScore(),
-    )
     for d in (1, 2):
         y = torch.tensor(rng.normal(size=(300, 3, d)))
         yhat = torch.tensor(rng.normal(size=(2, 300, 3, d)))
-        for loss in losses:
+        for loss in LOSSES:
             cpu = value_and_gradient(Objective(y, hoods, loss), yhat)
             gpu = value_and_gradient(Objective(y.cuda(), hoods, loss), yhat.cuda())
             print(f"  d = {d}, {loss!s:50} relative difference from the CPU {difference(gpu, cpu):.1e}")
 
 
+@final
+class GivenNoise(RandomMap):
+    """Weights times noise that is given, the same on every device and in every epoch."""
+
+    capturable = True
+
+    def __init__(self, noise: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("noise", noise)
+        self.weight = nn.Parameter(torch.tensor([[0.5], [0.1]], dtype=noise.dtype))
+
+    def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        """The first n rows of the noise."""
+        return self.get_buffer("noise")[:n]
+
+    def forward(self, x: Tensor, omega: Any = None, generator: torch.Generator | None = None) -> Tensor:
+        """A mean that is linear in x, and a spread of its own."""
+        noise = self.draw(len(x)) if omega is None else omega
+        return x * self.weight[0] + noise * self.weight[1]
+
+
+def compare_fits() -> None:
+    """200 epochs in float64 on both devices with the same noise."""
+    rng = np.random.default_rng(0)
+    x, noise = torch.tensor(rng.uniform(size=(300, 1))), torch.tensor(rng.normal(size=(600, 1)))
+    y, hoods, weights = torch.tensor(rng.normal(size=(300, 1))), Neighborhoods.within(x, 0.05, min_size=2), []
+    for device in ("cpu", "cuda"):
+        model = GivenNoise(noise).to(device)
+        fit = train(
+            model,
+            Objective(y.to(device), hoods, SquaredW2(True)),
+            x.to(device),
+            FitConfig(max_epochs=200, keep="average"),
+        )
+        weights.append(torch.cat([model.weight.detach().cpu()[:, 0], torch.tensor(fit.losses)]))
+    off = float((weights[0] - weights[1]).abs().max() / weights[0].abs().max())
+    print(f"  200 epochs with the same noise: weights and losses differ from the CPU's by {off:.1e}")
+
+
+@contextmanager
+def no_graphs() -> Any:
+    """Plain steps, as where nothing can be recorded."""
+    with patch.object(Leaps, "run", lambda *_: []):
+        yield
+
+
+def time_training(epochs: int) -> None:
+    """The nonlinear problem: seconds of the whole call of train, as is and with plain steps."""
+    x, y = (torch.tensor(v, dtype=torch.float32) for v in Nonlinear().sample(1000, random_state=0))
+    hoods = Neighborhoods.within(x, 0.1)
+    for n_draws, loss in ((1, SquaredW2()), (2, SquaredW2(True))):
+        for device, name in (("cuda", "as it is"), ("cuda", "plain steps")):
+            times, last = [], 0.0
+            for _ in range(4):
+                net = RandomMLP(1, 1, 50, 2, generator=torch.Generator().manual_seed(0)).to(device)
+                objective = Objective(y[:, None].to(device), hoods, loss)
+                config = FitConfig(
+                    max_epochs=epochs, learning_rate=0.025, schedule="constant", n_draws=n_draws
+                )
+                start = time.perf_counter()
+                if name == "as it is":
+                    fit = train(net, objective, x.to(device), config)
+                else:
+                    with no_graphs():
+                        fit = train(net, objective, x.to(device), config)
+                torch.cuda.synchronize()
+                times.append(time.perf_counter() - start)
+                last = float(np.mean(fit.losses[-50:]))
+            print(
+                f"{loss}, {n_draws} draw(s), {epochs} epochs, {name}: {np.median(times[1:]):.3f} s "
+                f"(first of the process {times[0]:.2f} s), last loss {last:.4f}"
+            )
+    print("(at most 0.5 s is asked for)")
+
+
+def time_many(epochs: int, count: int) -> None:
+    """Several seeds, and several deltas, at once and one after the other."""
+    x, y = (torch.tensor(v, dtype=torch.float32).cuda() for v in Nonlinear().sample(1000, random_state=0))
+    same = [Objective(y[:, None], Neighborhoods.within(x.cpu(), 0.1), SquaredW2(True))] * count
+    deltas = np.linspace(0.05, 0.3, count)
+    other = [
+        Objective(y[:, None], Neighborhoods.within(x.cpu(), d, min_size=2), SquaredW2(True)) for d in deltas
+    ]
+    config = FitConfig(max_epochs=epochs)
+    for name, goals in (("seeds", same), ("deltas", other)):
+        for _ in range(2):  # the first prepares the balls
+            nets = [RandomMLP(1, generator=torch.Generator().manual_seed(v)).cuda() for v in range(count)]
+            start = time.perf_counter()
+            many = train_many(nets, goals, x, config)
+            together = time.perf_counter() - start
+            nets = [RandomMLP(1, generator=torch.Generator().manual_seed(v)).cuda() for v in range(count)]
+            start = time.perf_counter()
+            alone = [
+                train(net, goal, x, replace(config, seed=v))
+                for v, (net, goal) in enumerate(zip(nets, goals, strict=True))
+            ]
+            apart = time.perf_counter() - start
+        # Later rounding has grown: pairings change at once, and with them what is learnt.
+        first = [np.array([fit.losses[:30] for fit in fits]) for fits in (many, alone)]
+        off = float(np.abs(first[0] / first[1] - 1).max())
+        print(
+            f"{count} {name}, {epochs} epochs: at once {together:.2f} s, one after the other {apart:.2f} s, "
+            f"ratio {apart / together:.1f}; the first 30 losses differ by {off:.1e}"
+        )
+
+
+def time_pass(n: int, rows_a_ball: int, profile: bool) -> None:
+    """One pass over all balls of a large problem: loss alone, and a whole epoch with a network."""
+    rng = np.random.default_rng(0)
+    x = np.sort(rng.uniform(size=n))
+    start = time.perf_counter()
+    hoods = Neighborhoods.nearest(x, rows_a_ball)
+    print(f"{hoods}: built on the CPU in {time.perf_counter() - start:.1f} s")
+    y, yhat = (torch.tensor(rng.normal(size=n), dtype=torch.float32) for _ in range(2))
+    objective, moved = Objective(y[:, None].cuda(), hoods), yhat[:, None].cuda()
+    taken = milliseconds(lambda: value_and_gradient(objective, moved))
+    peak = torch.cuda.max_memory_allocated() / 2**30
+    print(
+        f"loss and gradient {taken:.1f} ms, {hoods.n_edges / taken / 1e6:.1f} G edges/s, peak {peak:.2f} GiB"
+    )
+    part = slice(0, 50_000)
+    few = Neighborhoods.nearest(x[part], rows_a_ball)
+    ours = value_and_gradient(Objective(y[part, None].cuda(), few), moved[part])
+    theirs = value_and_gradient(Objective(y[part, None], few), yhat[part, None])
+    print(f"relative difference from the CPU on 50 000 rows {difference(ours, theirs):.1e}")
+    if profile:
+        with torch.profiler.profile() as profiler:
+            value_and_gradient(objective, moved)
+            torch.cuda.synchronize()
+        averages = profiler.key_averages()
+        print(averages.table(sort_by="self_device_time_total", row_limit=14, max_name_column_width=60))
+    rows = torch.tensor(x, dtype=torch.float32).cuda()[:, None]
+    for epochs, n_draws, loss in ((1, 1, SquaredW2()), (10, 2, SquaredW2(True))):
+        net = RandomMLP(1, 1, 50, 2, generator=torch.Generator().manual_seed(0)).cuda()
+        start = time.perf_counter()
+        fit = train(net, Objective(y[:, None].cuda(), hoods, loss), rows, FitConfig(epochs, n_draws=n_draws))
+        torch.cuda.synchronize()
+        taken = time.perf_counter() - start
+        print(
+            f"{loss}: train, {epochs} pass(es) over {n} rows: {taken:.2f} s in all, with preparation; "
+            f"last pass {fit.history[-1]['seconds']:.3f} s (at most 2 s a pass is asked for)"
+        )
+
+
 def milliseconds(step: Callable[[], object], repeats: int = 10) -> float:
     """The median device time of a call."""
     times = []
-    for _ in range(repeats + 3):
+    for _ in repeat(None, repeats + 3):
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
         step()
@@ -76,58 +243,21 @@ def main() -> None:
     """Compare, then time."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
-    parser.add_argument("--rows", type=int, default=100_000)
-    parser.add_argument("--rows-a-ball", type=int, default=1000)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--rows-a-ball", type=int, default=64)
+    parser.add_argument("--epochs", type=int, default=1000)
+    parser.add_argument("--models", type=int, default=16, help="trained at once")
     parser.add_argument("--profile", action="store_true", help="print where the device time goes")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("no CUDA device here; this benchmark needs one.")
+    logging.basicConfig(level=logging.INFO)
     print(torch.cuda.get_device_name())
-    compare_all()
-
-    rng = np.random.default_rng(0)
-    x = rng.uniform(size=options.rows)
-    y = torch.tensor(rng.normal(size=options.rows), dtype=torch.float32)
-    yhat = torch.tensor(rng.normal(size=options.rows), dtype=torch.float32)
-    start = time.perf_counter()
-    hoods = Neighborhoods.within(x, options.rows_a_ball / options.rows / 2)
-    print(f"{hoods}: built in {time.perf_counter() - start:.1f} s")
-    print(f"{float(hoods.row_sizes().sum()):.3g} edges before identical balls were merged")
-    start = time.perf_counter()
-    host = Objective(y, hoods)
-    host(yhat)
-    start = time.perf_counter()
-    expected = value_and_gradient(host, yhat)
-    on_host = (time.perf_counter() - start) * 1e3
-    device, moved = Objective(y.cuda(), hoods), yhat.cuda()
-    eager = milliseconds(lambda: value_and_gradient(device, moved))
-    print(f"CPU {on_host:.0f} ms, GPU eager {eager:.2f} ms, {hoods.n_edges / eager / 1e6:.1f} G edges/s")
-    print(f"relative difference from the CPU {difference(value_and_gradient(device, moved), expected):.1e}")
-    print(f"peak device memory {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB")
-
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            value_and_gradient(device, moved)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        result = value_and_gradient(device, moved)
-    replay = milliseconds(graph.replay)
-    print(f"CUDA graph {replay:.2f} ms, difference {difference(result, expected):.1e}")
-    for n, delta in ((1000, 0.1), (2000, 0.1), (20_000, 0.01)):
-        small = Neighborhoods.within(x[:n], delta)
-        objective, part = Objective(y[:n].cuda(), small), moved[:n]
-        taken = milliseconds(partial(value_and_gradient, objective, part))
-        print(f"N = {n}, {small.n_edges:.2g} edges: {taken:.2f} ms eager")
-    if options.profile:
-        with torch.profiler.profile() as profile:
-            value_and_gradient(device, moved)
-            torch.cuda.synchronize()
-        print(
-            profile.key_averages().table(
-                sort_by="self_device_time_total", row_limit=14, max_name_column_width=60
-            )
-        )
+    compare_losses()
+    compare_fits()
+    time_training(options.epochs)
+    time_many(options.epochs, options.models)
+    time_pass(options.rows, options.rows_a_ball, options.profile)
 
 
 if __name__ == "__main__":

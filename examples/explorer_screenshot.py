@@ -18,7 +18,7 @@ import numpy as np
 
 from localw2 import LocalW2Regressor
 from localw2.explorer import create_app
-from localw2.explorer.serving import listen
+from localw2.explorer.serving import configured, listen
 
 INPUTS = ["temperature [°C]", "curing time [days]", "water [%]"]
 
@@ -68,7 +68,7 @@ def photograph(model: LocalW2Regressor, x: np.ndarray, y: np.ndarray, path: Path
     from playwright.sync_api import sync_playwright
 
     app = create_app(model, x, y, feature_names=INPUTS, target_names=["strength [MPa]"])
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False))
+    server = uvicorn.Server(configured(app))
     with listen("127.0.0.1", 0) as listener, sync_playwright() as playwright:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()

@@ -1,10 +1,12 @@
 """The command line on real files: every command agrees with Python, and every error says what to do."""
 
 import ast
+import contextlib
 import csv
 import hashlib
 import json
 import os
+import pty
 import shlex
 import signal
 import subprocess
@@ -20,8 +22,8 @@ from typer.testing import CliRunner
 
 import localw2
 from localw2 import LocalW2ODE, LocalW2Regressor, RandomCoefficientRegressor, SolverError, training
-from localw2.cli import _COMMANDS, app, showing
-from localw2.cli.dynamics import trajectories
+from localw2.cli import _COMMANDS, app, fitting, showing
+from localw2.cli.long_tables import trajectories
 from localw2.metrics import crps
 from localw2.tables import read_table, write_table
 
@@ -141,7 +143,7 @@ def test_flags_win_over_the_file(folder, tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("max-epoch = 3", "'max-epoch', which is no setting of fit. Did you mean max-epochs?"),
+        ("max-epoch = 3", "'max-epoch', which is no setting of fit. Did you mean max-epochs or max-rows?"),
         ("[fit]\nquantile = 1", "'quantile', which is no setting of fit. Known are base, calibrate,"),
         ("[fitt]\nseed = 1", "a table [fitt], which is no command. Did you mean fit"),
         ("seed = ", "is no valid TOML"),
@@ -170,6 +172,10 @@ def test_several_targets_and_names_with_commas(tmp_path, folder):
     run(["fit", data, "--target", "force (N, wet)", "--out", one, *QUICK.split()])
     assert found(f"info {one}")["targets"] == ["force (N, wet)"]
     run(["fit", data, "--target", '"force (N, wet)",b', "--features", "x", "--out", two, *QUICK.split()])
+    settings = tmp_path / "s.toml"
+    settings.write_text('target = ["force (N, wet)", "b"]\nfeatures = ["x"]\n')
+    run(["fit", data, "--config", settings, "--out", tmp_path / "three", *QUICK.split()])
+    assert found(f"info {tmp_path / 'three'}")["targets"] == ["force (N, wet)", "b"]
     run(["predict", two, data, "--quantiles", ".1,.9", "--out", tmp_path / "p.csv"])
     written = read_table(tmp_path / "p.csv")
     model = localw2.load(two)
@@ -183,6 +189,19 @@ def test_several_targets_and_names_with_commas(tmp_path, folder):
     np.testing.assert_array_equal(drawn, expected.transpose(1, 0, 2).reshape(-1, 2))
     scores = found(f"evaluate {two} {data}")["targets"]
     assert list(scores) == ["force (N, wet)", "b"]
+
+
+def test_too_many_rows_are_not_taken_unasked(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(fitting, "MOST_ROWS", 100)
+    command = f"fit data.csv --target strength --drop-missing {QUICK} --out {tmp_path / 'm'}"
+    message = failing(command)
+    assert "data.csv has 149 rows" in message
+    assert "Add --max-rows 20, which takes so many at random, or --max-rows 149 if you mean it" in message
+    few = found(f"{command} --max-rows 40 --hold-out 0.25")
+    assert (few["rows"], few["held_out"]) == (30, 10)
+    assert found(f"{command} --max-rows 149")["rows"] == 149
+    again = found(f"{command} --max-rows 40 --hold-out 0.25")
+    assert again["loss"] == few["loss"]
 
 
 def test_fit_from_standard_input_and_parquet(folder, tmp_path):
@@ -250,6 +269,29 @@ def test_predict_writes_what_python_predicts(folder, held, tmp_path):
     assert found(command)["columns"]["strength_mean"] == mean.tolist()
     piped = run(command.replace("m.lw2.held-out.csv", "-"), stdin=Path("m.lw2.held-out.csv").read_bytes())
     assert piped.stdout == printed
+
+
+def test_every_run_writes_its_settings_beside_its_result(folder, tmp_path):
+    """And that file makes the result again."""
+    for command, name in (
+        ("predict m.lw2 m.lw2.held-out.csv --quantiles .05,.5", "p.csv"),
+        ("sample m.lw2 m.lw2.held-out.csv -n 2 --seed 4", "s.csv"),
+        ("report m.lw2 m.lw2.held-out.csv", "r.html"),
+    ):
+        result = found(f"{command} --out {tmp_path / name}")
+        before = (tmp_path / name).read_bytes()
+        content = tomllib.loads(Path(result["settings"]).read_text())
+        word = command.split()[0]
+        assert content[word]["data"] == "m.lw2.held-out.csv"
+        assert (
+            content["record"]["sha256"] == hashlib.sha256(Path("m.lw2.held-out.csv").read_bytes()).hexdigest()
+        )
+        assert content["record"]["versions"]["localw2"] == localw2.__version__
+        (tmp_path / name).unlink()
+        run(f"{word} --config {result['settings']}")
+        assert (tmp_path / name).read_bytes() == before
+    assert found("sample m.lw2 m.lw2.held-out.csv -n 1")["settings"]["seed"] == 0
+    assert found("evaluate m.lw2 m.lw2.held-out.csv --draws 50")["settings"]["draws"] == 50
 
 
 def test_rows_left_out_keep_their_numbers(folder):
@@ -353,27 +395,34 @@ def test_report(folder, tmp_path):
     page = (tmp_path / "r.html").read_text()
     assert "strength" in page
     assert "m.lw2.held-out.csv" in page
+    assert run("report m.lw2 m.lw2.held-out.csv --out -").stdout == page
+    failing("report m.lw2 m.lw2.held-out.csv --out - --json", code=2)
 
 
 def test_explore_serves_the_model_and_its_rows(folder, held, monkeypatch):
     calls = []
+
+    def serve_file(path, load, tell, **options):
+        calls.append((path, load(), options))
+        tell("http://here/")
+
     fake = types.ModuleType("localw2.explorer")
-    fake.serve = lambda *args, **options: calls.append((args, options))
+    fake.serve_file = serve_file
     monkeypatch.setitem(sys.modules, "localw2.explorer", fake)
-    run("explore m.lw2 --data m.lw2.held-out.csv --port 0 --token secret --no-browser")
-    ((model, X, y), options) = calls[0]
-    np.testing.assert_array_equal(X, held[1])
-    np.testing.assert_array_equal(y, held[2])
-    np.testing.assert_array_equal(model.predict(X), held[0].predict(X))
-    assert options == {
-        "feature_names": ["age", "water"],
-        "target_names": ["strength"],
-        "host": "127.0.0.1",
-        "port": 0,
-        "token": "secret",
-        "history": None,
-        "open_browser": False,
-    }
+    command = "explore m.lw2 --data m.lw2.held-out.csv --port 0 --token secret --no-browser"
+    assert "Explorer: http://here/" in run(command).stdout
+    path, shown, options = calls[0]
+    assert path == "m.lw2"
+    np.testing.assert_array_equal(shown["X"], held[1])
+    np.testing.assert_array_equal(shown["y"], held[2])
+    np.testing.assert_array_equal(shown["model"].predict(held[1]), held[0].predict(held[1]))
+    assert (shown["feature_names"], shown["target_names"]) == (["age", "water"], ["strength"])
+    expected = {"wait": False, "host": "127.0.0.1", "port": 0, "token": "secret", "open_browser": False}
+    assert options == expected | {"history": "m.lw2.history.jsonl"}
+    assert found(command)["url"] == "http://here/"
+    run(command.replace("m.lw2.held-out.csv", "-"), stdin=Path("m.lw2.held-out.csv").read_bytes())
+    np.testing.assert_array_equal(calls[-1][1]["X"], held[1])
+    assert "--watch reads DATA when" in failing("explore m.lw2 --data - --watch", code=2)
 
 
 def test_reproduce_runs_the_script_of_a_checkout(tmp_path, monkeypatch, folder):
@@ -388,14 +437,29 @@ def test_reproduce_runs_the_script_of_a_checkout(tmp_path, monkeypatch, folder):
     (tmp_path / "paper" / "records.py").touch()
     script = (
         "import sys, pathlib\n"
+        "print('words for people')\n"
         "pathlib.Path('args').write_text(' '.join(sys.argv[1:]))\n"
+        "folder = pathlib.Path('there/results')\n"
+        "folder.mkdir(parents=True, exist_ok=True)\n"
+        "(folder / 'linear.json').write_text('{}')\n"
         "sys.exit(int('3' in sys.argv))"
     )
     (tmp_path / "paper" / "linear.py").write_text(script)
+    (tmp_path / "there" / "results").mkdir(parents=True)
+    (tmp_path / "there" / "results" / "older.json").touch()
     run("reproduce linear --quick --jobs 1")
     assert Path("args").read_text() == "--quick --jobs 1"
-    assert "ended with exit code 1" in run("reproduce linear --repeats 3", code=1).stderr
+    assert "ended with exit code 1" in failing("reproduce linear --repeats 3")
     assert "Did you mean linear?" in failing("reproduce linea", code=2)
+    # In a process of its own, as the script writes past this one's streams.
+    command = [sys.executable, "-m", "localw2.cli", "reproduce", "linear", "--out", "there", "--json"]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(result.stdout) == {
+        "experiment": "linear",
+        "folder": "there",
+        "files": ["there/results/linear.json"],
+    }
+    assert result.stderr == "words for people\n"
 
 
 def test_demo(tmp_path, folder):
@@ -406,6 +470,7 @@ def test_demo(tmp_path, folder):
     assert len(steps) == 3
     run(steps[0].removeprefix("localw2 "))
     assert read_table(out / "data.csv").n_rows == 60
+    assert tomllib.loads((out / "model.localw2.settings.toml").read_text())["demo"]["rows"] == 60
 
 
 # --- ode --------------------------------------------------------------------------------------------------
@@ -465,6 +530,17 @@ def test_ode_commands_agree_with_python(paths, tmp_path):
     again = found(f"ode fit --config {out}.settings.toml --out {tmp_path / 'again'}")
     assert again["loss"] == result["loss"]
     assert "LocalW2ODE" in run(f"info {out}").stdout
+    report = found(f"report {out} paths.csv --out {tmp_path / 'r.html'}")
+    assert report["trajectories"] == 20
+    page = (tmp_path / "r.html").read_text()
+    assert "Trajectories of a, b" in page
+    assert "<td>learning-rate</td><td>0.005</td>" in page
+    LocalW2ODE(max_epochs=2, width=8).fit(Y, t).save(tmp_path / "python")
+    assert "--id with 1 name(s)" in failing(f"report {tmp_path / 'python'} paths.csv")
+    named = (
+        f"report {tmp_path / 'python'} paths.csv --id who --time t --target a,b --out {tmp_path / 'p.html'}"
+    )
+    assert found(named)["trajectories"] == 20
     assert "gives 1 number(s)" in failing(f"ode sample {out} --initial 1 --times 0,1")
     assert "no list of numbers" in failing(f"ode sample {out} --initial 1,x --times 0,1", code=2)
     assert "START:STOP:COUNT" in failing(f"ode sample {out} --initial 1,1 --times 0:1", code=2)
@@ -500,6 +576,8 @@ def test_two_states_at_one_time_are_told_of(tmp_path, folder):
         ("predict data.csv data.csv", "data.csv is not a localw2 model file"),
         ("predict m.lw2 paths.csv", "paths.csv has no column 'age'"),
         ("predict m.lw2 data.csv --drop-missing --out p.xls", "'p.xls' says no format"),
+        ("predict m.lw2 data.csv --drop-missing --out no/p.csv", "'no/p.csv': its folder does not exist"),
+        ("report m.lw2 data.csv --drop-missing --out no/r.html", "--out='no/r.html': its folder does not"),
         ("predict m.lw2 data.csv --drop-missing --interval 1.5", "coverage=1.5 must be a probability"),
         ("predict m.lw2 data.csv --features age", "--features names 1 column(s), but m.lw2 has 2 features"),
         ("sample m.lw2 data.csv --drop-missing --keep dya", "Did you mean 'day'?"),
@@ -525,6 +603,11 @@ def test_errors_are_one_paragraph_and_code_1(command, message, folder, paths):
 )
 def test_wrong_usage_is_code_2(command, folder):
     failing(command, code=2)
+
+
+def test_wrong_usage_that_a_command_finds_is_told_to_machines_too(folder):
+    result = run("fit data.csv --target strength --delta wide --out x --json", code=2)
+    assert "neither auto, a radius nor nearest:K" in json.loads(result.stdout)["error"]
 
 
 def test_a_column_of_numbers_gone_wrong_is_not_left_out_silently(tmp_path, folder):
@@ -569,7 +652,12 @@ def test_ctrl_c_keeps_the_checkpoint_and_the_same_command_goes_on(folder, tmp_pa
     assert "interrupted after epoch 5" in result.stderr
     assert f"localw2 {words}part.lw2" in result.stderr
     assert result.stdout == ""
+    told = json.loads(run(f"{words}{tmp_path / 'other'} --json", code=130).stdout)
+    assert told["error"] == "interrupted after epoch 5"
+    assert told["checkpoint"] == str(tmp_path / "other.checkpoint")
+    assert told["resume"] == f"localw2 {words}part.lw2"
     assert (tmp_path / "part.checkpoint").exists()
+    assert len((tmp_path / "part.history.jsonl").read_text().splitlines()) == 5
     assert not (tmp_path / "part").exists()
     monkeypatch.setattr(training._Run, "step", step)
     # Other settings do not go on from it, but may begin anew.
@@ -578,6 +666,7 @@ def test_ctrl_c_keeps_the_checkpoint_and_the_same_command_goes_on(folder, tmp_pa
     assert "going on from" in again.stderr
     assert json.loads(again.stdout)["loss"] == whole["loss"]
     assert not (tmp_path / "part.checkpoint").exists()
+    assert not (tmp_path / "part.history.jsonl").exists()
     (tmp_path / "part.checkpoint").write_text("nonsense")
     assert found(f"{words}{tmp_path / 'part'} --restart")["loss"] == whole["loss"]
 
@@ -619,6 +708,47 @@ def test_a_real_interrupt_of_a_real_process(folder, tmp_path):
     X = read_table("m.lw2.held-out.csv").numbers(["age", "water"])
     assert whole["epochs"] == 4000
     np.testing.assert_array_equal(localw2.load(out).predict(X), localw2.load(tmp_path / "whole").predict(X))
+
+
+def in_terminal(command, code=0, until=None):
+    """Run ``localw2 COMMAND`` on a terminal of its own; what it shows. ``until`` is when to press Ctrl-C."""
+    ours, theirs = pty.openpty()
+    words = [sys.executable, "-m", "localw2.cli", *shlex.split(command)]
+    process = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
+    os.close(theirs)
+    shown = b""
+    with contextlib.suppress(OSError):  # the terminal is gone with its process
+        while part := os.read(ours, 1 << 16):
+            shown += part
+            if until is not None and until.encode() in shown:
+                process.send_signal(signal.SIGINT)
+                until = None
+    os.close(ours)
+    text = shown.decode()
+    assert process.wait() == code, text
+    assert "Traceback" not in text
+    return text
+
+
+@pytest.mark.slow
+def test_every_command_on_a_real_terminal(folder, paths, tmp_path):
+    fit = f"fit data.csv --target strength --drop-missing --base none --max-epochs 30 --out {tmp_path / 'm'}"
+    assert "30/30" in in_terminal(fit)  # the progress bar
+    assert "strength_mean" in in_terminal(f"predict {tmp_path / 'm'} m.lw2.held-out.csv")
+    assert "strength" in in_terminal(f"sample {tmp_path / 'm'} m.lw2.held-out.csv -n 1")
+    assert "CRPS" in in_terminal(f"evaluate {tmp_path / 'm'} m.lw2.held-out.csv")
+    assert "p = " in in_terminal(f"test {tmp_path / 'm'} m.lw2.held-out.csv --permutations 99")
+    assert "45 rows" in in_terminal(f"report {tmp_path / 'm'} m.lw2.held-out.csv --out {tmp_path / 'r.html'}")
+    assert "LocalW2Regressor" in in_terminal(f"info {tmp_path / 'm'}")
+    assert "true mean" in in_terminal(f"demo --rows 60 --max-epochs 3 --out {tmp_path / 'demo'}")
+    ode = f"ode fit paths.csv --id who --time t --states a,b --max-epochs 2 --width 8 --out {tmp_path / 'o'}"
+    assert "20 trajectories" in in_terminal(ode)
+    assert "draw,t,a,b" in in_terminal(f"ode sample {tmp_path / 'o'} --initial 1,1 --times 0,1 -n 2")
+    assert "is no experiment" in in_terminal("reproduce nothing", code=2)
+    explore = f"explore {tmp_path / 'm'} --data m.lw2.held-out.csv --port 0 --no-browser"
+    assert "Explorer: http://127.0.0.1:" in in_terminal(explore, until="Ctrl-C ends it")
+    longer = fit.replace("30", "9000").replace("/m", "/long")
+    assert "To go on, run the same command again" in in_terminal(longer, code=130, until="9/9000")
 
 
 # --- start ------------------------------------------------------------------------------------------------

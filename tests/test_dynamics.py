@@ -1,5 +1,6 @@
 """LocalW2ODE: laws that are known are found, and everything around the fit behaves."""
 
+import json
 from contextlib import contextmanager
 
 import numpy as np
@@ -205,11 +206,14 @@ class TestFitting:
         settings = {"parameters": {"k": 0.7}, "max_epochs": 80, "random_state": 0}
         whole = LocalW2ODE(decay, **settings).fit(Y, t)
         path = tmp_path / "fit.ckpt"
+        settings |= {"checkpoint": path, "history": tmp_path / "fit.jsonl"}
         with power_cut(epoch=60), pytest.raises(RuntimeError, match="power cut"):
-            LocalW2ODE(decay, **settings, checkpoint=path).fit(Y, t)
+            LocalW2ODE(decay, **settings).fit(Y, t)
         assert path.exists()
-        resumed = LocalW2ODE(decay, **settings, checkpoint=path).fit(Y, t)
+        resumed = LocalW2ODE(decay, **settings).fit(Y, t)
         assert not path.exists()
+        lines = [json.loads(line) for line in (tmp_path / "fit.jsonl").read_text().splitlines()]
+        assert [line["loss"] for line in lines] == whole.fit_.losses
         assert resumed.fit_.losses == whole.fit_.losses
         np.testing.assert_array_equal(resumed.parameters_.samples["k"], whole.parameters_.samples["k"])
 
@@ -365,6 +369,7 @@ class TestFitting:
             ({"discrepancy": "kl"}, "discrepancy='kl' is not known"),
             ({"method": "magic"}, "method='magic' is not known"),
             ({"checkpoint": 5}, "checkpoint=5 is not a path"),
+            ({"history": 5}, "history=5 is not a path"),
         ],
     )
     def test_bad_settings(self, settings, words):

@@ -2,7 +2,10 @@
 
 import asyncio
 import json
+import socket
 import threading
+import time
+from contextlib import contextmanager
 from urllib.parse import unquote
 
 import numpy as np
@@ -11,6 +14,7 @@ import pytest
 pytest.importorskip("fastapi", reason="the explorer needs its extra")
 pytest.importorskip("plotly", reason="the explorer needs its extra")
 
+import uvicorn
 from scipy import stats
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.linear_model import Ridge
@@ -22,11 +26,12 @@ from localw2.explorer import create_app
 from localw2.explorer.answers import LEVELS, Answers, Remembered, density
 from localw2.explorer.app import FILES
 from localw2.explorer.curves import MOST_POINTS, Curves
+from localw2.explorer.following import Following
 from localw2.explorer.guard import ANY_ADDRESS, MOST_BYTES
 from localw2.explorer.observed import Observed
 from localw2.explorer.quick_trees import QuickTrees, quickened
 from localw2.explorer.schemas import MOST_DRAWS, MOST_ROWS
-from localw2.explorer.serving import listen
+from localw2.explorer.serving import configured, listen
 
 HOME = "http://127.0.0.1:8000"
 TINY = {"base": Ridge(), "max_epochs": 5, "width": 10, "n_folds": 3, "random_state": 0}
@@ -268,7 +273,8 @@ def test_a_history_file_is_followed(tmp_path):
     curves = Curves(path)
     assert curves.now() == {
         **{key: [] for key in ("epoch", "loss", "score_epoch", "score")},
-        "live": True,
+        "followed": True,
+        "live": False,
         "running": False,
     }
     lines = [json.dumps({"epoch": e, "loss": 1 / e, "rate": 0.1, "score": -e}) for e in (1, 2, 3)]
@@ -278,6 +284,7 @@ def test_a_history_file_is_followed(tmp_path):
     assert curves.now()["epoch"] == [1, 2, 3]
     assert curves.now()["score"] == [-1, -2, -3]
     assert curves.now()["running"]
+    assert curves.now()["live"]
     path.write_text(lines[0] + "\n")  # another fit
     assert curves.now()["epoch"] == [1]
     with path.open("a") as file:
@@ -287,10 +294,69 @@ def test_a_history_file_is_followed(tmp_path):
     assert now["epoch"][-1] == 5000
 
 
-def test_curves_of_the_fit_or_of_the_file(model, client, tmp_path):
-    assert client.get("/api/history").json()["loss"] == pytest.approx(model.fit_.losses)
-    app = create_app(model, history=tmp_path / "none.jsonl")
-    assert TestClient(app, base_url=HOME).get("/api/history").json()["epoch"] == []
+def test_curves_of_the_file_while_there_is_one_else_of_the_fit(model, client, tmp_path):
+    alone = client.get("/api/history").json()
+    assert alone["loss"] == pytest.approx(model.fit_.losses)
+    assert not alone["followed"]
+    path = tmp_path / "history.jsonl"
+    ask = TestClient(create_app(model, history=path), base_url=HOME).get
+    assert ask("/api/history").json() == alone | {"followed": True}
+    path.write_text('{"epoch": 1, "loss": 7.0}\n')
+    assert ask("/api/history").json()["loss"] == [7.0]
+    path.unlink()  # that fit is done
+    assert ask("/api/history").json() == alone | {"followed": True}
+
+
+def test_a_file_is_waited_for_and_every_new_model_taken(model, coefficients, tmp_path):
+    path, x, given = tmp_path / "m", [[0.1, 0.2]], {}
+    names = {"feature_names": ["a", "b"], "target_names": ["y"]}
+    following = Following(
+        str(path), lambda: given | names | {"X": None, "y": None}, None, ("localhost",), tmp_path / "h"
+    )
+    client = visitor(following, "http://localhost")
+    following.look()
+    waiting = client.get("/api/history").json()
+    assert (waiting["version"], waiting["epoch"], waiting["followed"]) == (0, [], True)
+    assert client.get("/").status_code == 200
+    assert client.get("/api/history", headers={"host": "evil.example"}).status_code == 400
+    assert client.post("/quantiles", json={"x": x}).status_code == 404
+    for version, fitted in ((1, model), (2, coefficients)):
+        given["model"] = fitted
+        path.write_text("x" * version)  # a file of another size
+        for _ in range(2):
+            following.look()  # the second finds nothing new
+        assert client.get("/api/history").json()["version"] == version
+        found = client.post("/quantiles", json={"x": x}).json()["quantiles"]
+        assert np.array_equal(found, fitted.predict_quantiles(x))
+    # One that cannot be shown leaves the last one, and says why.
+    given["model"] = Ridge()
+    path.write_text("xxx")
+    following.look()
+    now = client.get("/api/history").json()
+    assert now["version"] == 2
+    assert "Ridge" in now["problem"]
+    assert client.post("/quantiles", json={"x": x}).status_code == 200
+    with pytest.raises(ValueError, match="Ridge"):
+        following.take()
+
+
+def test_rows_that_come_after_the_model_are_waited_for(model, tmp_path):
+    def load():
+        raise FileNotFoundError("no rows.csv")
+
+    (tmp_path / "m").touch()
+    following = Following(str(tmp_path / "m"), load, None, ("localhost",), None)
+    following.look()
+    assert visitor(following, "http://localhost").get("/api/history").json()["problem"] == "no rows.csv"
+    following._load = lambda: {
+        "model": model,
+        "X": None,
+        "y": None,
+        "feature_names": None,
+        "target_names": None,
+    }
+    following.look()
+    assert visitor(following, "http://localhost").get("/api/history").json()["version"] == 1
 
 
 # ---- who may ask, and what
@@ -503,6 +569,73 @@ def test_questions_at_once_get_their_own_answers(model, app):
     for thread in threads:
         thread.join()
     assert found == expected
+
+
+@contextmanager
+def served(app):
+    """The application behind a real socket; its port."""
+    server = uvicorn.Server(configured(app))
+    with listen("127.0.0.1", 0) as listener:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def said(port, *parts):
+    """What the server says to these bytes, sent one after the other, until it closes the connection."""
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
+        heard = b""
+        try:
+            for part in parts:
+                client.sendall(part)
+                if part is not parts[-1]:
+                    heard += client.recv(1 << 16)
+            while more := client.recv(1 << 16):
+                heard += more
+        except ConnectionResetError:
+            pass
+        return heard
+
+
+def test_connections_that_ask_nothing_whole_are_cut(app, monkeypatch):
+    monkeypatch.setattr("localw2.explorer.serving.SLOWEST", 0.3)
+    monkeypatch.setattr("localw2.explorer.guard.SLOWEST", 0.3)
+    whole = b"GET /api/history HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with served(app) as port:
+        assert said(port, b"") == b""
+        assert said(port, b"GET / HTTP/1.1\r\nHost: loc") == b""
+        # After an answer, too.
+        assert said(port, whole, b"GET / HT").count(b"HTTP/1.1 200") == 1
+        head = b"POST /sample HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{"
+        assert said(port, head).startswith(b"HTTP/1.1 408")
+        # A question that takes longer than that is answered all the same.
+        body = json.dumps({"x": [[0.0, 0.0]] * 400, "q": [0.1, 0.9]}).encode()
+        head = b"POST /quantiles HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        head += f"Connection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        assert said(port, head + body).startswith(b"HTTP/1.1 200")
+
+
+def test_connections_are_bounded(app, monkeypatch):
+    monkeypatch.setattr("localw2.explorer.serving.MOST_CONNECTIONS", 3)
+    with served(app) as port:
+        held = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(3)]
+        for client in held:
+            client.sendall(b"GET /api/history HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert client.recv(1 << 16).startswith(b"HTTP/1.1 200")
+            client.sendall(b"GET")  # and so on, some day
+        assert said(port, b"GET / HTTP/1.1\r\n") == b""
+        held.pop().close()
+        close = b"GET /api/history HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        deadline = time.monotonic() + 30  # until the server has seen that one is gone
+        while not (heard := said(port, close)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert heard.startswith(b"HTTP/1.1 200")
+        for client in held:
+            client.close()
 
 
 # ---- misuse

@@ -1,7 +1,10 @@
 """The explorer's page in a real browser: what it shows is what Python says, and it asks no other host."""
 
+import json
 import os
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -22,12 +25,14 @@ import uvicorn  # noqa: E402
 from playwright.sync_api import expect, sync_playwright  # noqa: E402
 from sklearn.linear_model import Ridge  # noqa: E402
 
-from localw2 import LocalW2Regressor  # noqa: E402
+from localw2 import LocalW2Regressor, load  # noqa: E402
 from localw2.explorer import create_app  # noqa: E402
-from localw2.explorer.serving import listen  # noqa: E402
+from localw2.explorer.serving import configured, listen  # noqa: E402
+from localw2.tables import write_table  # noqa: E402
 
 if CHROMIUM is None and not NEEDED:
     pytest.skip("no Chromium is installed: apt-get install chromium", allow_module_level=True)
+expect.set_options(timeout=PATIENCE)
 
 
 def rows(n, seed=0):
@@ -45,7 +50,7 @@ def model():
 
 @contextmanager
 def serving(app):
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False))
+    server = uvicorn.Server(configured(app))
     with listen("127.0.0.1", 0) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
@@ -231,12 +236,56 @@ def test_outputs_sweeps_neighbours_and_the_test(page, model):
     page.wait_for_function("() => document.getElementById('map').layout.yaxis.title.text === 'z of the ball'")
 
 
-def test_curves_appear_while_a_fit_runs(page, home):
-    expect(page.locator("#training-state")).to_contain_text("no epoch yet")
+def test_curves_of_another_fit_appear_while_it_runs(page, home):
+    expect(page.locator("#training-state")).to_contain_text("The fit that is shown: epoch 5")
     home[1].write_text('{"epoch": 1, "loss": 2.5}\n{"epoch": 2, "loss": 1.5}\n')
     expect(page.locator("#training-state")).to_have_text("A fit is running: epoch 2, loss 1.5.")
-    page.wait_for_selector("#curves .main-svg")
+    assert line(page, "curves", "loss") == [[1, 2], [2.5, 1.5]]
     home[1].unlink()
+    expect(page.locator("#training-state")).to_contain_text("The fit that is shown: epoch 5")
+
+
+@contextmanager
+def command(*words, **settings):
+    """``localw2 WORDS`` in a process of its own, ended with the test."""
+    process = subprocess.Popen([sys.executable, "-m", "localw2.cli", *map(str, words)], text=True, **settings)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+def test_the_first_fit_is_watched_and_then_explored(browser, tmp_path):
+    """No model yet: the page shows the curves of a real fit beside it, then the model that it wrote."""
+    x, y = rows(150)
+    write_table(tmp_path / "d.csv", {"heat": x[:, 0], "days": x[:, 1], "strength": y[:, 0]})
+    model, data = tmp_path / "m.localw2", tmp_path / "d.csv"
+    explore = ("explore", model, "--data", data, "--watch", "--port", 0, "--no-browser", "--json")
+    fit = ("fit", data, "--target", "strength", "--base", "none", "--delta", "nearest:20")
+    with command(*explore, stdout=subprocess.PIPE) as server:
+        url = json.loads(server.stdout.readline())["url"].rstrip("/")
+        with watched(browser, url) as opened:
+            opened.goto(url)
+            expect(opened.locator("#training-state")).to_have_text("Waiting for a fit: no epoch yet.")
+            assert not opened.is_visible("#inputs")
+            with command(*fit, "--max-epochs", 600, "--out", model) as fitting:
+                while "A fit is running: epoch" not in (said := opened.inner_text("#training-state")):
+                    assert fitting.poll() is None, f"the fit ended unseen ({fitting.returncode}): {said}"
+                    opened.wait_for_timeout(50)
+                opened.wait_for_selector("#curves .main-svg")
+                assert opened.locator("#curves .main-svg").first.bounding_box()["width"] > 1000  # all of it
+                early, _ = line(opened, "curves", "loss")
+                opened.wait_for_function(
+                    "n => document.getElementById('curves').data[0].x.length > n", arg=len(early)
+                )
+                assert fitting.wait() == 0
+            opened.wait_for_selector("#bands .main-svg")
+            expect(opened.locator("#training-state")).to_contain_text("The fit that is shown: epoch 600")
+            mean = load(model).predict([[value_of(opened, 0), value_of(opened, 1)]])[0]
+            assert number(opened.inner_text("#mean")) == pytest.approx(mean, rel=1e-3)
+            assert line(opened, "curves", "loss")[1] == pytest.approx(load(model).fit_.losses)
+    assert not (tmp_path / "m.localw2.history.jsonl").exists()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

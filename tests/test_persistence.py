@@ -404,7 +404,8 @@ def test_not_storable(model, message, tmp_path, monkeypatch):
 
 
 def test_the_list_names_only_numbers_code():
-    assert all(name.startswith(("sklearn.", "numpy.", "builtins.")) for name in TRUSTED)
+    own = {"localw2.estimators.kernel_mean.KernelMean"}
+    assert all(name.startswith(("sklearn.", "numpy.", "builtins.")) for name in TRUSTED - own)
     assert {name for name in TRUSTED if name.startswith("builtins.")} == {
         f"builtins.{kind}"
         for kind in ("str", "int", "float", "bool", "dict", "list", "tuple", "set", "slice")

@@ -1,5 +1,6 @@
 """LocalW2Regressor: scikit-learn's contract, the law it learns, the paper's method, storing, errors."""
 
+import json
 import subprocess
 import sys
 import warnings
@@ -265,7 +266,7 @@ class TestPaper:
         x, y = two_outputs(60)
         scaled = LocalW2Regressor(**QUICK, base=None, delta=0.3, norm=norm, random_state=0).fit(x, y[:, 0])
         plain = Neighborhoods.within(x[:, :1], 0.3)
-        objective = scaled._objective(x, y[:, :1], 0, torch.device("cpu"))
+        objective, _ = scaled._objective(x, y[:, :1], 0, torch.device("cpu"))
         assert torch.equal(objective.hoods.sizes, plain.at_least(2).sizes)
 
     @pytest.mark.parametrize(
@@ -286,7 +287,7 @@ class TestPaper:
         x, y = two_outputs(40)
         model = LocalW2Regressor(max_epochs=2, width=4, base=None, discrepancy=name, debiased=debiased)
         model.fit(x, y[:, :n_outputs])
-        objective = model._objective(x, y[:, :n_outputs], 0, torch.device("cpu"))
+        objective, _ = model._objective(x, y[:, :n_outputs], 0, torch.device("cpu"))
         assert objective.discrepancy == expected
 
 
@@ -472,7 +473,7 @@ class Watched(Foreign):
 
 class TestRefit:
     @pytest.mark.parametrize("failure", [FloatingPointError, KeyboardInterrupt])
-    @pytest.mark.parametrize("stage", ["train", "fold_base"])
+    @pytest.mark.parametrize("stage", ["train", "center_rows"])
     def test_one_that_fails_leaves_the_old_fit_whole(self, monkeypatch, failure, stage):
         x, y = two_outputs(60)
         model = LocalW2Regressor(**QUICK, base=Ridge(), random_state=0).fit(x, y)
@@ -533,6 +534,8 @@ class TestErrors:
             ({"max_epochs": 0}, "max_epochs=0 must be >= 1"),
             ({"checkpoint": 3}, "checkpoint=3 is not a path"),
             ({"checkpoint": "/proc/c"}, "checkpoint='/proc/c' cannot be written"),
+            ({"history": 3}, "history=3 is not a path"),
+            ({"history": "/proc/c"}, "history='/proc/c' cannot be written"),
             ({"residual": 1}, "residual=1 must be True or False"),
             ({"standardize": "no"}, "standardize='no' must be True or False"),
             ({"debiased": "no"}, "debiased='no' must be True or False"),
@@ -692,12 +695,14 @@ class TestStored:
 
     def test_paths_of_this_machine_stay_here(self, tmp_path):
         x, y = two_outputs(40)
-        model = LocalW2Regressor(max_epochs=2, width=4, base=None, checkpoint=tmp_path / "c").fit(x, y)
-        stored = model.to_stored()
+        files = {"checkpoint": tmp_path / "c", "history": tmp_path / "h"}
+        stored = LocalW2Regressor(max_epochs=2, width=4, base=None, **files).fit(x, y).to_stored()
         assert str(tmp_path) not in repr(stored.settings)
         loaded = LocalW2Regressor.from_stored(stored)
         assert loaded.checkpoint is None
+        assert loaded.history is None
         assert loaded.fit_.config.checkpoint is None
+        assert loaded.fit_.config.history is None
 
     def test_another_kind_is_refused(self):
         with pytest.raises(ValueError, match="this is a stored line, not a LocalW2Regressor"):
@@ -755,8 +760,22 @@ class TestCheckpoint:
         steps = [make_pipeline(FunctionTransformer(lambda v: v), Ridge()) for _ in range(2)]
         assert repr(steps[0]) != repr(steps[1])
         assert taken(base=steps[0]) == taken(base=steps[1])
-        assert taken() == taken(storable=False, verbose=True, checkpoint="c", device="cpu")
+        assert taken() == taken(storable=False, verbose=True, checkpoint="c", history="h", device="cpu")
         assert taken() != taken(width=51)
+
+    @pytest.mark.parametrize("calibrate", [False, True])
+    def test_the_history_file_has_the_epochs_of_the_fit_and_changes_nothing(self, tmp_path, calibrate):
+        """With calibration it stays that of the whole fit, not of the parts that follow."""
+        x, y = Nonlinear().sample(60, random_state=0)
+        settings = QUICK | {"base": None, "calibrate": calibrate, "random_state": 0}
+        plain = LocalW2Regressor(**settings).fit(x, y)
+        model = clone(LocalW2Regressor(**settings, history=tmp_path / "h.jsonl"))
+        assert model.get_params()["history"] == tmp_path / "h.jsonl"
+        model.fit(x, y)
+        np.testing.assert_array_equal(model.predict(x), plain.predict(x))
+        lines = [json.loads(line) for line in (tmp_path / "h.jsonl").read_text().splitlines()]
+        assert lines == model.fit_.history
+        assert [line["loss"] for line in lines] == plain.fit_.losses
 
     def test_without_a_random_state_the_second_call_finds_the_first(self, tmp_path):
         x, y = Nonlinear().sample(60, random_state=0)

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
 
-from localw2 import LocalW2Regressor, RandomCoefficientRegressor, diagnose
+from localw2 import LocalW2ODE, LocalW2Regressor, RandomCoefficientRegressor, diagnose
 from localw2.metrics import crps
 from localw2.report import report_html, write_report
+from localw2.report_trajectories import JUDGED, _paths, _simulated, trajectory_report_html
 
 pytest.importorskip("matplotlib")
 
@@ -166,3 +167,99 @@ def test_a_failed_report_leaves_the_old_one(tmp_path, fitted):
 def test_a_model_without_draws_is_refused():
     with pytest.raises(ValueError, match="Ridge cannot be reported on"):
         report_html(Ridge(), *problem(60, 2))
+
+
+# --- trajectories ---
+
+
+def decay(t, y, k):
+    return -k * y
+
+
+def decays(n, seed, times=7):
+    """Trajectories of decays with rates around 1, on a grid, and their times."""
+    rng = np.random.default_rng(seed)
+    t = np.linspace(0, 2, times)
+    k, start = rng.normal(1.0, 0.2, n), rng.uniform(1, 2, n)
+    return (start[:, None] * np.exp(-k[:, None] * t))[..., None], t
+
+
+@pytest.fixture(scope="module")
+def dynamics():
+    pytest.importorskip("torchdiffeq")
+    return LocalW2ODE(decay, {"k": 0.9}, max_epochs=40, random_state=0).fit(*decays(60, 0))
+
+
+def test_a_report_on_trajectories(dynamics, tmp_path):
+    Y, t = decays(50, 1)
+    Y[3, 2] = np.nan
+    path = write_report(tmp_path / "r.html", dynamics, Y, t, state_names=["mass <g>"], source="cells.csv")
+    page = path.read_text()
+    found = Document(page)
+    text = " ".join(found.text)
+    for words in ("Trajectories of mass <g>", "judged by 50 trajectories of cells.csv", "Can it be trusted?",
+                  "Simulated and observed", "on the way", "initial mass <g>", "parameter"):  # fmt: skip
+        assert words in text
+    assert page.count("<svg") == 4
+    assert len(found.ids) == len(set(found.ids))
+    assert not {"script", "link", "img"} & set(found.tags)
+    assert page == trajectory_report_html(dynamics, Y, t, state_names=["mass <g>"], source="cells.csv")
+    assert "Rows that were trained on" not in page
+    assert "100 % of these trajectories" in trajectory_report_html(dynamics, *decays(60, 0))
+
+
+def test_coverage_of_trajectories_is_that_of_fresh_draws(dynamics):
+    """Of every observation but the first, by draws of our own from the same starts."""
+    Y, t = decays(50, 1)
+    tile = re.findall(r"<li><b>([^<]*)</b><span>of observations", trajectory_report_html(dynamics, Y, t))[0]
+    draws = dynamics.sample(Y[:, 0], t, 400, random_state=9)[:, :, 1:]
+    low, high = np.quantile(draws, [0.05, 0.95], axis=0)
+    inside = ((Y[:, 1:] >= low) & (Y[:, 1:] <= high)).mean()
+    # Ends of an interval from 200 draws move by .015 of the rows (one SD); a trajectory has 6 rows alike.
+    assert float(tile[:-2]) / 100 == pytest.approx(inside, abs=4 * 0.015 * 2)
+
+
+def test_a_wrong_equation_is_called_wrong(dynamics):
+    Y, t = decays(50, 1)
+    assert '<div class="verdict bad">' in trajectory_report_html(dynamics, Y * np.exp(1.5 * t)[:, None], t)
+    assert "worse than a forecast" in trajectory_report_html(dynamics, Y * np.exp(1.5 * t)[:, None], t)
+
+
+def test_times_of_ones_own_and_too_many_trajectories(dynamics):
+    Y, t = decays(JUDGED + 20, 2)
+    rng = np.random.default_rng(0)
+    keep = [np.sort(np.append(0, 1 + rng.permutation(6)[:m])) for m in rng.integers(2, 6, len(Y))]
+    own = [t[rows] + 0.01 * i * (rows > 0) for i, rows in enumerate(keep)]
+    page = trajectory_report_html(
+        dynamics, [y[rows] for y, rows in zip(Y, keep, strict=True)], own, n_samples=40
+    )
+    assert f"judged by {JUDGED} trajectories of the {JUDGED + 20}" in " ".join(Document(page).text)
+
+
+def test_simulations_stand_at_the_times_of_their_trajectory(dynamics):
+    """Whether solved together, with gaps, or alone: draws agree with the closed form in mean."""
+    Y, t = decays(40, 3)
+    Y[::2, 3] = np.nan
+    Y[5, :2] = np.nan  # begins later than the others
+    paths = list(_paths(Y, t, 1))
+    draws = _simulated(dynamics, paths, 400, np.random.default_rng(0))
+    k = dynamics.parameters_.samples["k"]
+    for path, found in zip(paths, draws, strict=True):
+        assert found.shape == (400, len(path.time), 1)
+        expected = path.start * np.exp(-k[:, None] * (path.time - path.start_time))
+        error = expected.std(0) / np.sqrt(400)
+        np.testing.assert_array_less(np.abs(found[..., 0].mean(0) - expected.mean(0)), 5 * error + 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("Y", "t", "message"),
+    [
+        (np.ones((5, 3, 2)), [0, 1, 2], "the model has 1 state"),
+        (np.ones((5, 3, 1)), [0, 1], "shape .3, 1. with 2 times"),
+        (np.full((5, 3, 1), np.nan), [0, 1, 2], "there are 0 trajectories with two"),
+        ([np.ones((3, 1)), np.ones((2, 1))], [[0, 1, 2]], "give one each"),
+    ],
+)
+def test_trajectories_that_do_not_fit_are_told_of(dynamics, Y, t, message):
+    with pytest.raises(ValueError, match=message):
+        trajectory_report_html(dynamics, Y, t)

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import math
 import os
 import string
@@ -114,6 +115,8 @@ def test_unknown_columns_name_the_near_ones(tmp_path):
         ('a,b\n1,2\n"3,4\n5,6\n', "no valid CSV after line 2"),
         ("a,b\n1,\xe9\n".encode("latin1"), r"is not UTF-8 text .*0xe9.* iconv"),
         (b"PK\3\4 and so on", "zip or Excel file; save the sheet as CSV"),
+        (b"\x1f\x8b and so on", "is compressed; .*gunzip"),
+        ("sep=;\na;b\n1;2\n", "is 'sep=;', a note to Excel. Remove it"),
         (b"PAR1 but not really", "no valid Parquet file"),
     ],
 )
@@ -230,6 +233,13 @@ def test_written_tables_are_read_with_every_digit(name, tmp_path):
     np.testing.assert_array_equal(found.columns["row"], np.arange(50))
     assert found.columns["word"].tolist() == words.tolist()
     assert os.listdir(tmp_path) == [name]
+
+
+def test_json_has_no_words_for_what_is_not_finite(tmp_path):
+    write_table(tmp_path / "t.json", {"x": np.array([1.0, np.nan, np.inf, -np.inf]), "row": np.arange(4)})
+    text = (tmp_path / "t.json").read_text()
+    found = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+    assert found == {"x": [1.0, None, None, None], "row": [0, 1, 2, 3]}
 
 
 def test_parquet_types(tmp_path):

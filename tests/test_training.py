@@ -4,6 +4,7 @@ import math
 import os
 import pty
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -895,6 +896,20 @@ def lines(path):
     text = Path(path).read_text()
     assert text == "" or text.endswith("\n")
     return [json.loads(line) for line in text.splitlines()]
+
+
+def test_a_full_disk_ends_the_history_file_and_not_the_fit(tmp_path):
+    x, objective = problem()
+    path = tmp_path / "h"
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300, hard))
+    try:
+        with pytest.warns(UserWarning, match=r"h' could not be written .* ends here. Training goes on"):
+            fit = train(network(), objective, x, FitConfig(max_epochs=20, history=str(path)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert len(fit.history) == 20
+    assert json.loads(path.read_text().splitlines()[0]) == fit.history[0]
 
 
 def test_the_history_file_can_be_followed_and_is_continued_without_repeats(tmp_path):

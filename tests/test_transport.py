@@ -137,7 +137,7 @@ def test_the_device_engine_gives_what_the_host_engine_gives(problem, draws, debi
     results = []
     for engine in (HostOrdering(problem.hoods), DeviceOrdering(problem.hoods, torch.device("cpu"))):
         problem.hoods._cache["host ordering"] = engine
-        match = Target.of(problem.y[None], problem.hoods, with_y=True).match(yhat, debiased and draws > 1)
+        match = Target(problem.y[None], problem.hoods, with_y=True).match(yhat, debiased and draws > 1)
         results.append(match.weigh(scale, with_y=True))
     for host, device in zip(*results, strict=True):
         torch.testing.assert_close(host, device)

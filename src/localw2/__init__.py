@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from localw2.estimators.files import load, save
     from localw2.estimators.regression import LocalW2Regressor
     from localw2.fit_config import FitConfig
+    from localw2.lazy_neighborhoods import LazyNeighborhoods
     from localw2.losses import MMD, MSE, EnergyScore, MeanVar, Objective, SlicedW2, SquaredW2, local_w2
     from localw2.models.base import RandomMap
     from localw2.models.dynamics import RandomODE, SolverError
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from localw2.models.laws import LogNormal, Normal, PushForward, Shared
     from localw2.models.linear import RandomLinear
     from localw2.models.network import RandomMLP
-    from localw2.neighborhoods import LazyNeighborhoods, Neighborhoods
+    from localw2.neighborhoods import Neighborhoods
     from localw2.norms import Euclidean, Mahalanobis, Norm, Weighted
     from localw2.sampler_draws import DependentDrawsWarning
     from localw2.seen_rows import SeenRows, SeenRowsWarning
@@ -94,6 +95,7 @@ _HOMES = {
     "estimators.files": "load save",
     "estimators.regression": "LocalW2Regressor",
     "fit_config": "FitConfig",
+    "lazy_neighborhoods": "LazyNeighborhoods",
     "losses": "MMD MSE EnergyScore MeanVar Objective SlicedW2 SquaredW2 local_w2",
     "models.base": "RandomMap",
     "models.dynamics": "RandomODE SolverError",
@@ -101,7 +103,7 @@ _HOMES = {
     "models.laws": "LogNormal Normal PushForward Shared",
     "models.linear": "RandomLinear",
     "models.network": "RandomMLP",
-    "neighborhoods": "LazyNeighborhoods Neighborhoods",
+    "neighborhoods": "Neighborhoods",
     "norms": "Euclidean Mahalanobis Norm Weighted",
     "sampler_draws": "DependentDrawsWarning",
     "seen_rows": "SeenRows SeenRowsWarning",

@@ -43,6 +43,11 @@ class CSVFile:
             names = next(filter(None, records), None)
         if names is None:
             raise ValueError(f"{source} is empty; it needs a header line with the names of its columns.")
+        if names[0].startswith("sep=") and not any(names[1:]):
+            raise ValueError(
+                f"the first line of {source} is {self.delimiter.join(names)!r}, a note to Excel. Remove it; "
+                "the delimiter is found without."
+            )
         self.names = header_names(names, source)
         # Where commas separate cells, one inside of a cell is no decimal comma.
         self.commas = decimal == "comma" or (decimal == "auto" and self.delimiter == ";")

@@ -1,4 +1,4 @@
-"""How the checks are shown: the four panels of a diagnosis, the terms of the error bound, a table in text."""
+"""How the checks are shown: the four panels of a diagnosis, the terms of the error bound."""
 
 from __future__ import annotations
 
@@ -134,26 +134,6 @@ def bound_curves(
     ax.spines["top"].set_visible(False)
     ax.set_title("Error bound: a rate, not a certificate", fontsize=11)
     return ax
-
-
-def aligned(lines: list[list[str]]) -> str:
-    """A plain-text table: the first line is the head, the first column is text, the others are numbers.
-
-    >>> print(aligned([["rows", "n"], ["all", "12"]]))
-    rows   n
-    --------
-    all   12
-    """
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    padded = [
-        [
-            cell.rjust(width) if i else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        for line in lines
-    ]
-    text = ["  ".join(line).rstrip() for line in padded]
-    return "\n".join([text[0], "-" * max(map(len, text)), *text[1:]])
 
 
 def _groups(values: Array) -> list[Array]:

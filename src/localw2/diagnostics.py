@@ -37,9 +37,10 @@ from localw2.diagnostic_checks import (
     skill,
     spread_ratio,
 )
-from localw2.diagnostic_plots import aligned, diagnosis_panels
+from localw2.diagnostic_plots import diagnosis_panels
 from localw2.norms import Norm
 from localw2.seen_rows import SeenRows, SeenRowsWarning, judge_seen
+from localw2.text_tables import aligned
 
 _OF_MEAN = "Improve the mean (base regressor, inputs), and look for a drift since the training rows."
 ADVICE = {
@@ -216,7 +217,7 @@ class Diagnosis:
             name = f"y{pair.outputs[0]} times y{pair.outputs[1]}"
             blank = [""] * len(nominal)
             lines.append([name, str(self.n_rows), *blank, f"{pair.excess:+.2f}", "", f"{pair.adjusted:.2g}"])
-        return aligned(lines)
+        return aligned(lines, rule=True)
 
     def to_dict(self) -> dict[str, Any]:
         """The findings as plain JSON types, without the values of single rows; None where undefined."""

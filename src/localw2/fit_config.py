@@ -33,7 +33,7 @@ def _check_path(value: Any, name: str) -> str:
     return os.fsdecode(value)
 
 
-_OPTIONAL = ("batch_balls", "patience", "max_gradient", "checkpoint", "history")
+_OPTIONAL = ("batch_balls", "epoch_balls", "noise", "patience", "max_gradient", "checkpoint", "history")
 _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "max_epochs": partial(check_count, low=1),
     "learning_rate": partial(
@@ -43,6 +43,9 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "schedule": partial(_check_choice, choices=("cosine", "constant")),
     "n_draws": partial(check_count, low=1),
     "batch_balls": partial(check_count, low=1),
+    "epoch_balls": partial(check_count, low=1),
+    "block_balls": partial(check_count, low=1),
+    "noise": partial(_check_choice, choices=("keyed",)),
     "keep": partial(_check_choice, choices=("last", "best", "average")),
     "averaged": partial(
         _check_number, valid=lambda v: 0 < v <= 1, words="is the last fraction of epochs: between 0 and 1"
@@ -66,7 +69,10 @@ class FitConfig:
     """How to train.
 
     ``n_draws`` draws of every row a step (at least what the loss needs); ``batch_balls`` balls a step, or
-    all. ``schedule`` is "cosine" (down to 0 over ``max_epochs``) or "constant". ``keep`` says which weights
+    all. They are drawn at random, in proportion to their weights, so that the loss of a batch is an unbiased
+    estimate of the full one; ``block_balls`` > 1 draws runs of so many neighbouring balls, which share rows.
+    An epoch draws all balls, or ``epoch_balls`` of them. ``noise="keyed"`` keys draws by row, as torchrun
+    does. ``schedule`` is "cosine" (down to 0 over ``max_epochs``) or "constant". ``keep`` says which weights
     the model has in the end: the "last", the "best" by the held-out score, or the "average" of the last
     ``averaged`` fraction of epochs. ``patience`` stops after so many scores without a better one; scores are
     taken every ``validate_every`` epochs and after the last. ``checkpoint`` is a file, written every
@@ -84,6 +90,9 @@ class FitConfig:
     schedule: str = "cosine"
     n_draws: int = 2
     batch_balls: int | None = None
+    epoch_balls: int | None = None
+    block_balls: int = 1
+    noise: str | None = None
     keep: str = "last"
     averaged: float = 0.25
     validate_every: int = 10
@@ -104,6 +113,11 @@ class FitConfig:
             if value is not None or name not in _OPTIONAL:
                 # Python's own numbers and strings: torch and JSON take no others.
                 object.__setattr__(self, name, check(value, name))
+        if self.block_balls > (self.batch_balls or self.block_balls):
+            raise ValueError(
+                f"block_balls={self.block_balls} is more than batch_balls={self.batch_balls}; a batch is "
+                "made of whole blocks, so give at most as many."
+            )
         if self.resume and self.checkpoint is None:
             raise ValueError("resume=True needs checkpoint, the file to continue from and to write to.")
         if self.keep == "average" and self.patience is not None:

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from localw2._validation import as_rows, as_tensor, check_count, check_finite, check_flag
 from localw2.forward_gradient import Problem, evaluate
+from localw2.lazy_neighborhoods import LazyNeighborhoods
 from localw2.moments import WeightedMeanVar, WeightedMSE
-from localw2.neighborhoods import LazyNeighborhoods, Neighborhoods
+from localw2.neighborhoods import Neighborhoods
 from localw2.norms import Norm
 from localw2.pairwise import WeightedEnergy, WeightedMMD
 from localw2.transport import WeightedSlicedW2, WeightedW2, check_rows, check_same_kind, w2_squared
@@ -277,12 +278,13 @@ class Objective:
             values = values.view(-1, times).mean(1)
         return values, grads if self.scale is None else grads / self.scale
 
-    def block(self, balls: Any) -> tuple[Tensor, Objective]:
+    def block(self, balls: Any, weights: Any = None) -> tuple[Tensor, Objective]:
         """The rows that these balls need, and the objective on them alone.
 
-        Balls are numbered as in ``objective.hoods``, from which those too small for the loss are gone.
+        Balls are numbered as in ``objective.hoods``, from which those too small for the loss are gone. They
+        keep their weights, or have those given.
         """
-        rows, hoods = self.hoods.block(balls)
+        rows, hoods = self.hoods.block(balls, weights)
         at = rows.to(self.y.device)
         center, scale = (None if v is None else v[at] for v in (self.center, self.scale))
         return rows, Objective(self.y[at], hoods, self.discrepancy, center, scale)

@@ -11,15 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from localw2._validation import Array, as_rows, check_count, check_radius, seed_of
+from localw2._validation import Array, as_array, as_rows, check_count, check_radius, seed_of
 from localw2.balls import Balls, Nearest, compact, merge
 from localw2.norms import Norm, check_norm
-from localw2.search import BallSearch, RadiusSearch, nearest_search, radius_search
+from localw2.search import BallSearch, RadiusSearch, cells, nearest_search, radius_search
 
 T = TypeVar("T")
-
-# Rows that a lazy graph looks at to see whether its balls are all singletons.
-PROBED_ROWS = 1000
 
 
 @dataclass(frozen=True)
@@ -82,10 +79,10 @@ class Neighborhoods:
         tensor([2, 3, 3, 3, 3, 3, 3, 3, 3, 2])
         """
         radius = check_radius(delta)
-        search = radius_search(x, radius, check_norm(norm), *_limits(min_size, max_size, random_state))
+        search = radius_search(x, radius, check_norm(norm), *size_limits(min_size, max_size, random_state))
         hoods = _assemble(search, min_size)
         if min_size == 1:
-            _warn_of_singletons(hoods.n_singletons, hoods.n_rows, f"delta={radius:.6g}", stacklevel=3)
+            warn_of_singletons(hoods.n_singletons, hoods.n_rows, f"delta={radius:.6g}", stacklevel=3)
         return hoods
 
     @classmethod
@@ -108,11 +105,11 @@ class Neighborhoods:
                 [2, 3]], dtype=torch.int32)
         """
         rows = as_rows(x)
-        k = _check_k(k, len(rows))
-        search = nearest_search(rows, k, check_norm(norm), *_limits(min_size, max_size, random_state))
+        k = check_k(k, len(rows))
+        search = nearest_search(rows, k, check_norm(norm), *size_limits(min_size, max_size, random_state))
         hoods = _assemble(search, min_size)
         if min_size == 1:
-            _warn_of_singletons(hoods.n_singletons, hoods.n_rows, f"k={k}", stacklevel=3)
+            warn_of_singletons(hoods.n_singletons, hoods.n_rows, f"k={k}", stacklevel=3)
         return hoods
 
     @classmethod
@@ -144,6 +141,23 @@ class Neighborhoods:
         balls = Balls(np.ones(n, np.int64), np.arange(n, dtype=np.int32 if n < 2**31 else np.int64))
         return cls(balls, n, np.ones(n), np.arange(n))
 
+    @classmethod
+    def cells(cls, x: Any, size: int, norm: Norm | None = None) -> Neighborhoods:
+        """Disjoint balls: every row in one cell of ``size`` / 2 to ``size`` rows, found by halving x.
+
+        In linear memory and seconds for a million rows: enough where "local" may be rough.
+
+        >>> Neighborhoods.cells(np.arange(1000.0), size=100)
+        Neighborhoods(1000 rows, 16 balls of 62 to 63 rows, median 62 (984 identical ones merged), 1000 edges)
+        """
+        balls = cells(
+            x, check_count(size, "size", 2, why="a cell of one row shows no spread"), check_norm(norm)
+        )
+        n_rows = len(balls.rows)
+        own = np.empty(n_rows, np.int64)
+        own[balls.rows] = np.repeat(np.arange(len(balls.sizes)), balls.sizes)
+        return cls(balls, n_rows, balls.sizes, own)
+
     @property
     def n_balls(self) -> int:
         """Number of stored (distinct) balls."""
@@ -164,22 +178,31 @@ class Neighborhoods:
         index = check_count(index, "index", 0, self.n_balls - 1, "stored balls are numbered from 0")
         return self.rows[self.indptr[index] : self.indptr[index + 1]].long()
 
-    def block(self, balls: Any) -> tuple[Tensor, Neighborhoods]:
+    def block(self, balls: Any, weights: Any = None) -> tuple[Tensor, Neighborhoods]:
         """The rows that these balls need, and the balls re-indexed to those rows.
 
         A mini-batch on one machine, or a shard of many: simulate ``x[rows]`` only, then take the loss on
-        the returned graph. Each ball keeps its weight; a row's own ball is -1 if it is not in the block.
+        the returned graph. Each ball keeps its weight, or has that of ``weights`` (how often it was drawn,
+        say); a row's own ball is -1 if it is not in the block.
 
         >>> rows, part = Neighborhoods.within([0.0, 0.1, 0.2, 0.9], 0.1).block([0, 3])
         >>> rows, part.sizes
         (tensor([0, 1, 3]), tensor([2, 1]))
         """
-        chosen = _check_balls(balls, self.n_balls)
+        chosen = check_balls(balls, self.n_balls)
         rows, local = compact(self.balls.take(chosen))
         place = np.full(self.n_balls + 1, -1)
         place[chosen] = np.arange(len(chosen))
         own = place[self.ball_of_row.numpy()[rows]]
-        return torch.from_numpy(rows), Neighborhoods(local, len(rows), self.weights.numpy()[chosen], own)
+        weight = self.weights.numpy()[chosen] if weights is None else check_weights(weights, len(chosen))
+        return torch.from_numpy(rows), Neighborhoods(local, len(rows), weight, own)
+
+    def order(self, places: Array) -> Array:
+        """The balls in the order of their rows' places (N,) on a line: of two, the first owner's decides."""
+        own = self.ball_of_row.numpy()
+        kept, first = np.unique(own, return_index=True)
+        balls: Array = kept[kept >= 0][np.argsort(places[first[kept >= 0]], kind="stable")]
+        return balls
 
     def at_least(self, min_size: int) -> Neighborhoods:
         """The same rows with only the balls of at least ``min_size`` rows."""
@@ -237,110 +260,32 @@ class Neighborhoods:
         return f"Neighborhoods({self.n_rows} rows, {balls}, {self.n_edges} edges)"
 
 
-@final
-class LazyNeighborhoods:
-    """The same balls, found only when a block of them is asked for: memory grows with rows, not edges.
-
-    Ball i is the i-th kept row's own; ``block`` merges identical balls inside the block. Holds x
-    embedded (8 bytes a value), its KD-tree and, with ``min_size`` > 1, one number a row.
-
-    >>> lazy = LazyNeighborhoods.nearest(np.arange(1000.0), k=51)
-    >>> rows, hoods = lazy.block(range(100, 110))
-    >>> len(rows), hoods
-    (60, Neighborhoods(60 rows, 10 balls of 51 rows, 510 edges))
-    """
-
-    def __init__(self, search: BallSearch, min_size: int = 1) -> None:
-        self._search = search
-        self.n_rows = search.n_rows
-        self._centres = np.arange(self.n_rows)
-        if min_size > 1:
-            self._centres = np.flatnonzero(search.sizes(self._centres) >= min_size)
-            if len(self._centres) == 0:
-                raise ValueError(f"no ball has {min_size} rows. Take a larger delta, or nearest(x, k).")
-        self.ball_of_row = torch.full((self.n_rows,), -1)
-        self.ball_of_row[torch.from_numpy(self._centres)] = torch.arange(len(self._centres))
-        self.weights = torch.ones(len(self._centres), dtype=torch.float64)
-
-    def _warned(self, min_size: int, setting: str) -> LazyNeighborhoods:
-        """Tell of singletons from a look at some rows: counting all would cost a pass over the data."""
-        probe = np.unique(np.linspace(0, self.n_rows - 1, PROBED_ROWS).astype(np.int64))
-        alone = int((self._search.sizes(probe) == 1).sum())
-        if min_size == 1:
-            _warn_of_singletons(alone, len(probe), setting, stacklevel=4)
-        return self
-
-    def at_least(self, min_size: int) -> LazyNeighborhoods:
-        """Only the balls of at least ``min_size`` rows, from a counting pass that keeps no edges."""
-        kept = LazyNeighborhoods(self._search, min_size)
-        return self if kept.n_balls == self.n_balls else kept
-
-    @classmethod
-    def within(
-        cls,
-        x: Any,
-        delta: float,
-        norm: Norm | None = None,
-        min_size: int = 1,
-        max_size: int | None = None,
-        random_state: Any = None,
-    ) -> LazyNeighborhoods:
-        """Closed balls of radius delta, as ``Neighborhoods.within``."""
-        radius, limits = check_radius(delta), _limits(min_size, max_size, random_state)
-        lazy = cls(radius_search(x, radius, check_norm(norm), *limits), min_size)
-        return lazy._warned(min_size, f"delta={radius:.6g}")
-
-    @classmethod
-    def nearest(
-        cls,
-        x: Any,
-        k: int,
-        norm: Norm | None = None,
-        min_size: int = 1,
-        max_size: int | None = None,
-        random_state: Any = 0,
-    ) -> LazyNeighborhoods:
-        """The k nearest rows of each row, as ``Neighborhoods.nearest``."""
-        rows = as_rows(x)
-        k, limits = _check_k(k, len(rows)), _limits(min_size, max_size, random_state)
-        lazy = cls(nearest_search(rows, k, check_norm(norm), *limits), min_size)
-        return lazy._warned(min_size, f"k={k}")
-
-    @property
-    def n_balls(self) -> int:
-        """Number of balls, one a kept row."""
-        return len(self._centres)
-
-    @property
-    def sizes(self) -> Tensor:
-        """The size of every ball: a counting pass over the data that keeps no edges."""
-        return torch.from_numpy(self._search.sizes(self._centres).astype(np.int64))
-
-    def block(self, balls: Any) -> tuple[Tensor, Neighborhoods]:
-        """The rows that these balls need, and the balls re-indexed to them, as ``Neighborhoods.block``."""
-        centres = self._centres[_check_balls(balls, self.n_balls)]
-        rows, local = compact(self._search.balls(centres))
-        merged, ball_of_centre, weights = merge(local, np.ones(len(centres)))
-        own = np.full(len(rows), -1)
-        own[np.searchsorted(rows, centres)] = ball_of_centre
-        return torch.from_numpy(rows), Neighborhoods(merged, len(rows), weights, own)
-
-    def __repr__(self) -> str:
-        return f"LazyNeighborhoods({self.n_rows} rows, {self.n_balls} balls, found block by block)"
-
-
-def _limits(min_size: int, max_size: int | None, random_state: Any) -> tuple[int | None, int]:
+def size_limits(min_size: int, max_size: int | None, random_state: Any) -> tuple[int | None, int]:
+    """The largest ball and a seed, checked."""
     check_count(min_size, "min_size", 1)
     if max_size is not None:
         check_count(max_size, "max_size", min_size, why="it must not be below min_size")
     return max_size, seed_of(random_state)
 
 
-def _check_k(k: Any, n_rows: int) -> int:
+def check_k(k: Any, n_rows: int) -> int:
+    """Return k, unless there are fewer rows."""
     return check_count(k, "k", 1, n_rows, f"x has {n_rows} rows, so no row has more neighbours than that")
 
 
-def _check_balls(balls: Any, n_balls: int) -> Array:
+def check_weights(weights: Any, n_balls: int) -> Array:
+    """Return one positive weight a ball, (n_balls,)."""
+    values = as_array(weights, "weights").astype(np.float64)
+    if values.shape != (n_balls,) or not (values > 0).all():
+        raise ValueError(
+            f"weights has shape {values.shape}, smallest {values.min():g}; give a number > 0 for each of the "
+            f"{n_balls} balls."
+        )
+    return values
+
+
+def check_balls(balls: Any, n_balls: int) -> Array:
+    """Return numbers of balls, each once, as an array."""
     chosen = np.atleast_1d(np.asarray(balls))
     if chosen.ndim != 1 or len(chosen) == 0 or chosen.dtype.kind not in "iu":
         raise ValueError(f"balls={balls!r} must be a non-empty list of whole numbers.")
@@ -388,7 +333,8 @@ def _in_row_order(hoods: Neighborhoods) -> Neighborhoods:
     return Neighborhoods(hoods.balls.take(order), hoods.n_rows, hoods.weights.numpy()[order], place[own])
 
 
-def _warn_of_singletons(alone: int, rows: int, setting: str, stacklevel: int) -> None:
+def warn_of_singletons(alone: int, rows: int, setting: str, stacklevel: int) -> None:
+    """Tell where nearly all balls hold one row."""
     if rows > 1 and alone >= 0.9 * rows:
         warnings.warn(
             f"{setting} leaves {alone} of {rows} balls with one row, where the loss cannot see spread. "

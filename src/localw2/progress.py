@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TextIO, final
 
 # Called with the epoch, its loss and the best score so far.
@@ -13,7 +14,10 @@ Show = Callable[[int, float, float | None], None]
 
 @final
 class HistoryFile:
-    """A JSONL file with a line an epoch, flushed as it is written so that other tools can follow it."""
+    """A JSONL file with a line an epoch, flushed as it is written so that other tools can follow it.
+
+    A disk that is full ends the file, with a warning, and not the fit.
+    """
 
     def __init__(self, path: str | None, past: list[dict[str, Any]]) -> None:
         self.file: TextIO | None = None
@@ -25,8 +29,11 @@ class HistoryFile:
     def append(self, *entries: dict[str, Any]) -> None:
         """Add a line for each."""
         if self.file is not None:
-            self.file.write("".join(json.dumps(entry) + "\n" for entry in entries))
-            self.file.flush()
+            try:
+                self.file.write("".join(json.dumps(entry) + "\n" for entry in entries))
+                self.file.flush()
+            except OSError as error:
+                self._give_up(error)
 
     def rewrite(self, entries: list[dict[str, Any]]) -> None:
         """Start again with these lines."""
@@ -35,12 +42,23 @@ class HistoryFile:
             self.file.truncate()
             self.append(*entries)
 
+    def _give_up(self, error: OSError) -> None:
+        name = self.file.name if self.file is not None else ""
+        self.__exit__()
+        warnings.warn(
+            f"the history {name!r} could not be written ({error.strerror or error}) and ends here. Training "
+            "goes on; the fit itself keeps every epoch.",
+            stacklevel=4,
+        )
+
     def __enter__(self) -> HistoryFile:
         return self
 
     def __exit__(self, *_: object) -> None:
         if self.file is not None:
-            self.file.close()
+            with suppress(OSError):  # what could not be written is tried again here
+                self.file.close()
+            self.file = None
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 
@@ -11,11 +12,12 @@ import numpy as np
 
 from localw2._validation import Array
 from localw2.diagnostic_plots import INK
-from localw2.plots import DATA, MODEL, TRUTH
+from localw2.plots import DATA, MODEL, TRUTH, trajectories
 
 _SHOWN = 300  # rows of a picture; more would hide each other and make the file large
 _PLACES = (0.05, 0.25, 0.5, 0.75, 0.95)  # of the predicted means, where a law is shown
 _LOCAL_ROWS = 40  # observed rows that stand for the law at a place
+_LINES = 60  # observed trajectories of a picture
 
 
 def new_figure(width: float, height: float, rows: int = 1, columns: int = 1) -> tuple[Any, Any]:
@@ -39,6 +41,7 @@ def as_svg(figure: Any, name: str, label: str) -> str:
         figure.savefig(out, format="svg", transparent=True, metadata=nothing)
     svg = out.getvalue()
     svg = svg[svg.index("<svg") :].replace("#000000", "currentColor").replace(INK, "currentColor")
+    svg = svg.replace(MODEL, "var(--model)")  # lighter where the page is dark
     # Groups have names that pictures of one page would share, and that nothing refers to.
     used = set(re.findall(r'(?:href="|url\()#([^")]+)', svg))
     svg = re.sub(r' id="([^"]*)"', lambda m: m[0] if m[1] in used else "", svg)
@@ -77,8 +80,29 @@ def observed_against_predicted(y: Array, mean: Array, lower: Array, upper: Array
     return _plain(figure)
 
 
-def laws(draws: Array, near: Array, titles: list[str], name: str) -> Any:
-    """Draws (S, places) as densities, and values from rows near each place, (places, k), as an outline."""
+def trajectory_bands(
+    grid: Array, draws: Array, observed: Sequence[tuple[Array, Array]], names: Sequence[str]
+) -> Any:
+    """Draws (S, n, T, d) at times (T,) as mean and 90 % band, with observed times (m,) and states (m, d)."""
+    d = len(names)
+    columns = min(d, 2)
+    rows = -(-d // columns)
+    figure, axes = new_figure(7.5, 2.8 * rows + 0.4, rows, columns)
+    shown = list(observed)[:_LINES]
+    label = "observed" if len(observed) <= _LINES else f"observed ({_LINES} of {len(observed)})"
+    for ax in axes.ravel()[d:]:
+        ax.set_visible(False)
+    for k, ax in enumerate(axes.ravel()[:d]):
+        for j, (time, values) in enumerate(shown):
+            ax.plot(time, values[:, k], color=DATA, lw=0.7, alpha=0.6, label=None if j else label)
+    trajectories(grid, draws, names=list(names), axes=axes.ravel()[:d])
+    return _plain(figure)
+
+
+def laws(
+    draws: Sequence[Array], near: Sequence[Array], titles: list[str], name: str, what: str = "rows near"
+) -> Any:
+    """At every place draws (S,) as a density, and observed values (k,) as an outline with marks."""
     columns = min(3, len(titles))
     rows = -(-len(titles) // columns)
     figure, axes = new_figure(7.5, 2.3 * rows + 0.3, rows, columns)
@@ -86,16 +110,18 @@ def laws(draws: Array, near: Array, titles: list[str], name: str) -> Any:
         ax.set_visible(False)
     for i, title in enumerate(titles):
         ax = axes.ravel()[i]
-        low, high = np.quantile(np.concatenate([draws[:, i], near[i]]), [0.002, 0.998])
+        low, high = np.quantile(draws[i], [0.002, 0.998])
+        low, high = min(low, near[i].min()), max(high, near[i].max())
         bins = np.linspace(low, high, 31) if high > low else np.array([low - 0.5, low + 0.5])
-        ax.hist(draws[:, i], bins, density=True, color=MODEL, alpha=0.45, label="draws")
-        ax.hist(near[i], bins[::3], density=True, histtype="step", color=INK, lw=1.2, label="rows near")
+        ax.hist(draws[i], bins, density=True, color=MODEL, alpha=0.45, label="draws")
+        ax.hist(near[i], bins[::3], density=True, histtype="step", color=INK, lw=1.2, label=what)
         ax.plot(near[i], np.zeros(len(near[i])), "|", color=INK, ms=7, clip_on=False)
+        ax.set_ylim(0, 1.2 * ax.get_ylim()[1])  # the legend is above the bars
         ax.set_title(title, fontsize=8.5)
         ax.set_yticks([])
         ax.spines["left"].set_visible(False)
         ax.set_xlabel(name)
-    axes[0, 0].legend(frameon=False, fontsize=8)
+    axes[0, 0].legend(frameon=False, fontsize=8, ncols=2, loc="upper left", borderaxespad=0)
     return _plain(figure)
 
 
@@ -115,6 +141,7 @@ def diagnosis_figure(diagnosis: Any, output: int) -> Any:
     """The four panels of a diagnosis."""
     figure, axes = new_figure(7.5, 6)
     figure.clear()
+    figure.get_layout_engine().set(h_pad=0.1, hspace=0.04)  # or titles touch the labels above them
     axes = figure.subplots(2, 2)
     diagnosis.plot(output, axes)
     return figure

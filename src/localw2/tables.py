@@ -11,6 +11,7 @@ import csv
 import difflib
 import hashlib
 import json
+import math
 import os
 import shutil
 import sys
@@ -155,6 +156,10 @@ def read_table(path: str | os.PathLike[str], decimal: str = "auto") -> Table:
             return _parquet(file, source, sha256)
         if start.startswith(b"PK\3\4"):
             raise ValueError(f"{source} is a zip or Excel file; save the sheet as CSV and give that.")
+        if start.startswith(b"\x1f\x8b"):
+            raise ValueError(
+                f"{source} is compressed; give it as it is inside: gunzip -c FILE | localw2 ... -"
+            )
         encoding = "utf-16" if start[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
         try:
             parsed = CSVFile(file, encoding, source, decimal)
@@ -245,19 +250,30 @@ def write_table(path: str | os.PathLike[str], columns: Mapping[str, Any]) -> Non
 
 def check_format(path: str) -> None:
     """Raise unless a table can be written under this name, which long work had better know before."""
-    if path != "-" and Path(path).suffix.lower() not in FORMATS:
+    if path == "-":
+        return
+    if Path(path).suffix.lower() not in FORMATS:
         raise ValueError(f"{path!r} says no format; let the name end in {', '.join(FORMATS)}, or give - .")
+    if not Path(path).absolute().parent.is_dir():
+        raise FileNotFoundError(f"{path!r}: its folder does not exist; create it first.")
 
 
 def plain_columns(columns: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Columns as JSON has them: lists, with None for NaN."""
-    return {name: _cells(np.asarray(values), None) for name, values in columns.items()}
+    """Columns as JSON has them: lists, with None for what is not finite."""
+    return {name: _json_cells(np.asarray(values)) for name, values in columns.items()}
 
 
-def _cells(values: Array, missing: Any) -> list[Any]:
+def _json_cells(values: Array) -> list[Any]:
+    cells: list[Any] = values.tolist()
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        return [cell if math.isfinite(cell) else None for cell in cells]
+    return cells
+
+
+def _cells(values: Array) -> list[Any]:
     cells: list[Any] = values.tolist()
     if values.dtype.kind == "f" and np.isnan(values).any():
-        return [missing if cell != cell else cell for cell in cells]
+        return ["" if cell != cell else cell for cell in cells]
     return cells
 
 
@@ -275,4 +291,4 @@ def _write_csv(file: IO[str], columns: Mapping[str, Any], delimiter: str) -> Non
     writer = csv.writer(file, delimiter=delimiter, lineterminator="\n", quoting=quoting)
     writer.writerow(columns)
     for start in range(0, len(arrays[0]), _WRITTEN):
-        writer.writerows(zip(*(_cells(v[start : start + _WRITTEN], "") for v in arrays), strict=True))
+        writer.writerows(zip(*(_cells(v[start : start + _WRITTEN]) for v in arrays), strict=True))

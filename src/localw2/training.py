@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn, final
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from localw2.batches import BallStream
+from localw2.captured import Leaps
 from localw2.checkpoints import (
     Checkpoint,
     State,
@@ -24,10 +26,12 @@ from localw2.checkpoints import (
     read_checkpoint,
     write_checkpoint,
 )
+from localw2.descent import Descent
+from localw2.distributed import Crew, LostRankError
 from localw2.fit_config import FitConfig
+from localw2.lazy_neighborhoods import LazyNeighborhoods
 from localw2.losses import Objective
 from localw2.models.base import RandomMap
-from localw2.neighborhoods import LazyNeighborhoods, Neighborhoods
 from localw2.persistence import check_writable
 from localw2.progress import HistoryFile, progress_bar
 
@@ -78,6 +82,10 @@ def train(
     after which the model has the best weights so far, or the last that gave a finite loss. The loss of an
     epoch is that of its steps that did not fail, or if all did that of the epoch before.
 
+    Under ``torchrun`` all processes train one model: each simulates its part of the balls and the rows that
+    these hold, and the first one writes the files. Draws then depend on (seed, epoch, step, row, draw), as
+    with ``noise="keyed"`` alone, so that the fit is the same with any number of ranks, up to rounding.
+
     >>> from localw2 import Neighborhoods
     >>> from localw2.models.linear import RandomLinear
     >>> x = torch.linspace(0, 1, 50)[:, None]
@@ -87,28 +95,36 @@ def train(
     (True, 'all epochs done')
     """
     config = FitConfig() if config is None else config
+    crew = Crew.join()
     _check(model, objective, x, config, validate)
-    run = _Run(model, objective, x, config, validate)
+    run = _Run(model, objective, x, config, validate, crew)
     run.restore()
+    first = crew.rank == 0
     with (
-        HistoryFile(config.history, run.fit.history) as history,
-        progress_bar(config.progress, config.max_epochs) as show,
+        HistoryFile(config.history if first else None, run.fit.history) as history,
+        progress_bar(config.progress and first, config.max_epochs) as show,
+        crew.told_of_the_end(run.how_to_go_on),
+        closing(run.stream),
     ):
         try:
             while run.epoch < config.max_epochs and not run.exhausted():
-                entry = run.step()
-                history.append(entry)
-                show(run.epoch, entry["loss"], run.fit.best_score)
-                if sum(bool(callback(entry)) for callback in callbacks):
+                entries = run.advance(watched=bool(callbacks))
+                history.append(*entries)
+                show(run.epoch, entries[-1]["loss"], run.fit.best_score)
+                stops = sum(bool(callback(entry)) for entry in entries for callback in callbacks)
+                if callbacks and crew.any(stops > 0):
                     run.fit.stopped = f"a callback asked for it after epoch {run.epoch}"
                     break
                 if run.epoch % config.checkpoint_every == 0:
                     run.save()
             run.finish()
+        except LostRankError as error:
+            raise LostRankError(f"{error} {run.how_to_go_on()}") from error
         except KeyboardInterrupt:
             run.roll_back()
             history.rewrite(run.fit.history)
-            if run.epoch == 0:
+            # Of several ranks none knows how far the others are.
+            if run.epoch == 0 or crew.size > 1:
                 raise
             run.fit.stopped = f"interrupted after epoch {run.epoch}"
             run.finish()
@@ -147,6 +163,8 @@ def _check(
         )
     if isinstance(objective.hoods, LazyNeighborhoods) and config.batch_balls is None:
         raise ValueError("lazy neighbourhoods never hold all balls: set batch_balls, such as 256.")
+    if Crew.join().rank > 0:  # only the first writes files
+        return
     if config.checkpoint is not None:
         check_writable(config.checkpoint, "checkpoint")
     if config.history is not None and not Path(config.history).absolute().parent.is_dir():
@@ -157,111 +175,88 @@ class _Run:
     """A fit under way: live state, and the boundary to fall back to when an epoch is cut short."""
 
     def __init__(
-        self, model: RandomMap, objective: Objective, x: Tensor, config: FitConfig, validate: Validate | None
+        self,
+        model: RandomMap,
+        objective: Objective,
+        x: Tensor,
+        config: FitConfig,
+        validate: Validate | None,
+        crew: Crew,
     ) -> None:
         self.model, self.objective, self.x, self.config, self.validate = model, objective, x, config, validate
-        # The fused form takes a quarter of the time of the others for a network of this size.
-        self.optimizer = torch.optim.AdamW(
-            model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay, fused=True
-        )
+        self.crew = crew
+        self.descent = Descent(model, objective, x, config, crew)
+        self.optimizer = self.descent.optimizer
+        self.stream = BallStream(objective, x, config, self.descent.shards)
+        self.leaps = Leaps(self.descent, objective, self.stream.whole)
         self.fit = Fit(model, config)
         self.epoch = 0
         self.best: State = {}
         self.average: State = {}
         self.n_averaged = 0
         self.n_failed = 0  # steps in a row
-        self.n_draws = max(config.n_draws, objective.discrepancy.min_draws)
         self.told = False  # of a checkpoint that could not be written
         self.started = time.perf_counter()
         self.boundary = self._boundary()
         self.good = self.boundary.model
 
-    def generator(self, purpose: int, device: torch.device) -> torch.Generator:
-        """Random numbers of this epoch: from (seed, epoch, purpose) alone, so nothing needs to be stored."""
-        seed = np.random.SeedSequence([self.config.seed, self.epoch, purpose]).generate_state(1, np.uint64)[0]
-        return torch.Generator(device=device).manual_seed(int(seed >> np.uint64(1)))
+    def advance(self, watched: bool) -> list[dict[str, Any]]:
+        """The next epoch; on a GPU a run of them, up to the next at which somebody looks."""
+        entries = self.leaps.run(self.epoch, watched, self.validate is not None, self._pass)
+        if not entries:
+            if self.epoch != self.boundary.epoch:
+                self.roll_back()
+            return [self.step()]
+        self._keep(entries, good=True)
+        return entries
 
     def step(self) -> dict[str, Any]:
-        """One epoch: every ball once."""
+        """One epoch: every ball once, or ``epoch_balls`` of them."""
         start = time.perf_counter()
         rate = self.config.rate(self.epoch)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
         self.model.train()
-        generator = self.generator(0, self.x.device)
-        total, weight, skipped = self._over_balls(generator)
+        self.descent.begin(self.epoch, rate)
+        total, weight, skipped = self._over_balls()
         while not weight and not self.fit.history:  # not one loss to tell of: try other draws
-            total, weight, more = self._over_balls(generator)
+            total, weight, more = self._over_balls()
             skipped += more
-        self.epoch += 1
+        self._pass()
         loss = total / weight if weight else self.fit.history[-1]["loss"]
         entry: dict[str, Any] = {"epoch": self.epoch, "loss": loss, "rate": rate}
         if skipped:
             entry["skipped"] = skipped
-        self._keep_average()
+        self._keep([entry], good=weight > 0)
+        entry["seconds"] = time.perf_counter() - start
+        return entry
+
+    def _keep(self, entries: list[dict[str, Any]], good: bool) -> None:
         last = self.epoch == self.config.max_epochs
         if self.validate is not None and (last or self.epoch % self.config.validate_every == 0):
-            entry["score"] = self._score()
-        entry["seconds"] = time.perf_counter() - start
-        self.fit.history.append(entry)
-        if weight:
+            entries[-1]["score"] = self._score()
+        self.fit.history += entries
+        if good:
             # These weights gave finite losses; those that came out of the last step are yet to be seen.
             self.good = self.boundary.model
         self.boundary = self._boundary()
-        return entry
 
-    def _over_balls(self, generator: torch.Generator) -> tuple[float, float, int]:
+    def _over_balls(self) -> tuple[float, float, int]:
         """A step for every batch: the weighted sum of losses, the sum of weights, and how many failed."""
         total, weight, skipped = 0.0, 0.0, 0
-        for rows, objective, share in self._batches():
+        for batch in self.stream.batches(self.epoch):
             try:
-                value = self._descend(objective, self.x if rows is None else self.x[rows], generator)
+                value = self.descent.step(batch)
             except FloatingPointError as error:
                 skipped, self.n_failed = skipped + 1, self.n_failed + 1
                 if self.n_failed > self.config.max_skipped:
                     self._give_up(str(error), self.epoch + 1)
                 continue
             self.n_failed = 0
-            total, weight = total + share * value, weight + share
+            total, weight = total + batch.weight * value, weight + batch.weight
         return total, weight, skipped
 
-    def _descend(self, objective: Objective, x: Tensor, generator: torch.Generator) -> float:
-        """One step and the loss before it; a FloatingPointError leaves the weights as they were."""
-        loss = objective(self._simulate(x, generator))
-        value = float(loss.detach())
-        if not math.isfinite(value):
-            raise FloatingPointError(f"the loss is {value}")
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        if self.config.max_gradient is not None or self.config.max_skipped:
-            limit = math.inf if self.config.max_gradient is None else self.config.max_gradient
-            norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), limit))
-            if not math.isfinite(norm):
-                raise FloatingPointError(f"the norm of the gradient is {norm}")
-        self.optimizer.step()
-        return value
-
-    def _simulate(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        yhat = self.model.simulate(x, self.n_draws, generator)
-        if self.objective.y.ndim == 1 and yhat.ndim == 3 and yhat.shape[-1] == 1:
-            yhat = yhat.squeeze(-1)
-        # On a GPU the look would stall the stream; there the loss tells.
-        if yhat.device.type == "cpu" and not math.isfinite(float(yhat.detach().sum())):
-            raise FloatingPointError("the model gives values that are not finite")
-        return yhat
-
-    def _batches(self) -> Iterator[tuple[Tensor | None, Objective, float]]:
-        size, n_balls = self.config.batch_balls, self.objective.hoods.n_balls
-        whole = isinstance(self.objective.hoods, Neighborhoods)
-        if size is None or (size >= n_balls and whole):
-            yield None, self.objective, 1.0
-            return
-        order = torch.randperm(n_balls, generator=self.generator(1, torch.device("cpu")))
-        for balls in order.split(size):
-            rows, part = self.objective.block(balls.numpy())
-            yield rows.to(self.x.device), part, float(part.hoods.weights.sum())
-
-    def _keep_average(self) -> None:
+    def _pass(self) -> None:
+        """Count an epoch, and take its weights into the average."""
+        self.epoch += 1
         if self.config.keep != "average" or self.epoch <= (1 - self.config.averaged) * self.config.max_epochs:
             return
         self.n_averaged += 1
@@ -276,9 +271,10 @@ class _Run:
         self.model.eval()
         with torch.no_grad():
             try:
-                score = float(self.validate(self.model, self.generator(2, self.x.device)))
+                score = float(self.validate(self.model, self.descent.generator(self.epoch, 2)))
             except FloatingPointError as error:
                 self._give_up(str(error), self.epoch)
+        score = float(self.crew.agreed(score))  # or rounding could part the ways of two machines
         if not math.isfinite(score):
             self._give_up(f"the held-out score is {score}", self.epoch)
         if self.fit.best_score is None or score < self.fit.best_score:
@@ -348,7 +344,7 @@ class _Run:
         self.fit.seconds = time.perf_counter() - self.started
         path, state = self.config.checkpoint, self.boundary
         # Of spoilt weights the next epoch will tell; the file keeps the last state of use.
-        if path is None or not all_finite(state.model):
+        if path is None or self.crew.rank > 0 or not all_finite(state.model):
             return
         try:
             history = self.fit.history[: state.epoch]
@@ -365,17 +361,38 @@ class _Run:
 
     def restore(self) -> None:
         """Continue from the checkpoint, where that is asked for and there is one."""
+        found, failure = None, ""
+        if self.crew.rank == 0:
+            try:
+                found = self._read()
+            except ValueError as error:
+                failure = str(error)
+        found, failure = self.crew.agreed((found, failure))
+        if failure:
+            raise ValueError(failure)
+        if found is not None:
+            self.boundary, self.fit.history, seconds = found
+            self.started -= seconds
+            self.roll_back()
+            self.good = self.boundary.model
+
+    def _read(self) -> tuple[Checkpoint, list[dict[str, Any]], float] | None:
         path = self.config.checkpoint
         if path is None or not self.config.resume or not Path(path).exists():
-            return
-        self.boundary, self.fit.history, seconds = read_checkpoint(
-            path, self.identity, self.model.state_dict()
+            return None
+        return read_checkpoint(path, self.identity, self.model.state_dict())
+
+    def how_to_go_on(self) -> str:
+        """What is left of a fit that was ended from outside."""
+        if self.config.checkpoint is None:
+            return f"It was in epoch {self.epoch + 1}; without a checkpoint the fit begins anew."
+        return (
+            f"It was in epoch {self.epoch + 1}; start it again with resume, with any number of ranks, and it "
+            f"goes on from the checkpoint {self.config.checkpoint!r}."
         )
-        self.started -= seconds
-        self.roll_back()
-        self.good = self.boundary.model
 
     @cached_property
     def identity(self) -> dict[str, Any]:
         """What a checkpoint must share with this fit."""
-        return identify(self.model, self.objective, self.x, self.config.trajectory())
+        settings = self.config.trajectory() | {"noise": "keyed" if self.descent.keyed else None}
+        return identify(self.model, self.objective, self.x, settings)

@@ -7,7 +7,6 @@ value of each ball and, by the envelope theorem, the gradient through the optima
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
@@ -20,7 +19,11 @@ from torch.autograd.function import once_differentiable
 from localw2._validation import Array, as_tensor
 from localw2.assignment import Centred, assign
 from localw2.forward_gradient import Problem
-from localw2.neighborhoods import LazyNeighborhoods, Neighborhoods
+from localw2.gpu_assignment import DeviceAssigned, can_assign
+from localw2.gpu_sorting import DeviceSorted, SortedTarget, can_sort
+from localw2.lazy_neighborhoods import LazyNeighborhoods
+from localw2.matching import Match, pairings
+from localw2.neighborhoods import Neighborhoods
 from localw2.ordering import Ranking, ordering_for
 
 # Edges times columns (draws, times, slices) that a step holds at a time, 8 bytes each a few times over.
@@ -95,24 +98,36 @@ class Target:
 
     y: Tensor
     hoods: Neighborhoods
-    ranking: Ranking | None
-    ordered: tuple[tuple[Tensor, Any], ...]
+    with_y: bool = False  # keep what a gradient in y needs
 
-    @classmethod
-    def of(cls, y: Tensor, hoods: Neighborhoods, with_y: bool = False) -> Target:
-        """Prepare outputs for repeated comparison; ``with_y`` keeps what a gradient in y needs."""
-        if y.shape[2] > 1:
-            return cls(y, hoods, None, ())
-        engine = ordering_for(hoods, y.device)
-        ranking = engine.rank(y[..., 0])
-        ordered = (engine.gather(i, ranking) for i in range(engine.n_pieces))
-        return cls(y, hoods, ranking, tuple((a, places if with_y else None) for a, places in ordered))
+    @cached_property
+    def ranking(self) -> Ranking:
+        """d = 1: y of every batch entry, sorted."""
+        return ordering_for(self.hoods, self.y.device).rank(self.y[..., 0])
+
+    @cached_property
+    def ordered(self) -> tuple[tuple[Tensor, Any], ...]:
+        """d = 1: the values of every ball, ascending, piece by piece, and where they sit."""
+        engine = ordering_for(self.hoods, self.y.device)
+        pieces = (engine.gather(i, self.ranking) for i in range(engine.n_pieces))
+        return tuple((a, places if self.with_y else None) for a, places in pieces)
+
+    @cached_property
+    def on_device(self) -> SortedTarget:
+        """d = 1 on a GPU: the same in one piece."""
+        return SortedTarget(self.y, self.hoods)
 
     def match(self, yhat: Tensor, debiased: bool) -> Match:
         """Find the optimal pairings with simulated outputs (S, B, N, d), which need no gradient."""
-        if self.ranking is None and self._is_whole and not debiased and yhat.device.type == "cpu":
+        if self.y.shape[2] == 1:
+            if not self.with_y and can_sort(self.hoods, yhat):
+                return DeviceSorted(self.on_device, yhat, debiased)
+            return SortedMatch(self, yhat, debiased)
+        if can_assign(self.hoods, yhat.device):
+            return DeviceAssigned(self.y, yhat, self.hoods, debiased)
+        if self._is_whole and not debiased and yhat.device.type == "cpu":
             return WholeMatch(self, yhat)
-        return (SortedMatch if self.ranking else AssignedMatch)(self, yhat, debiased)
+        return AssignedMatch(self, yhat, debiased)
 
     @cached_property
     def _is_whole(self) -> bool:
@@ -134,7 +149,7 @@ class WeightedW2(Problem):
     @cached_property
     def _targets(self) -> list[Target]:
         """y in groups of batch entries, few enough to bound the memory of a step."""
-        return [Target.of(part, self.hoods) for part in self.y.split(_group_size(self.hoods, 4))]
+        return [Target(part, self.hoods) for part in self.y.split(_group_size(self.hoods, 4))]
 
     def solve(self, yhat: Tensor) -> tuple[Tensor, Tensor]:
         """Match, then weigh: the gradient holds the pairing fixed."""
@@ -172,18 +187,6 @@ class WeightedSlicedW2(Problem):
         return totals.unflatten(0, (-1, count)).mean(1), by_slice @ self.directions.T / count
 
 
-class Match(ABC):
-    """Optimal pairings, ready to be weighed: values per ball, and gradients of their weighted sum.
-
-    With S draws the plain value is the mean over draws. The debiased one subtracts half the mean over
-    pairs of draws of their own distance, which makes it an unbiased estimate (see ``SquaredW2``).
-    """
-
-    @abstractmethod
-    def weigh(self, scale: Tensor, with_y: bool = False) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Values (B, n_balls); gradients of sum(scale * values) in yhat (S, B, N, d) and in y (B, N, d)."""
-
-
 @final
 class SortedMatch(Match):
     r"""d = 1: the k-th smallest goes to the k-th smallest.
@@ -219,7 +222,6 @@ class SortedMatch(Match):
             per_edge = 2 * scale[:, balls] / sizes[balls]
             in_yhat += engine.row_sums(piece, self._ranking, places, pull, per_edge.repeat(draws, 1))
             if with_y:
-                assert target.ranking is not None
                 in_y -= engine.row_sums(piece, target.ranking, y_places, gap, per_edge)
         return values, in_yhat.view(self._shape), in_y[..., None] if with_y else None
 
@@ -255,11 +257,7 @@ class AssignedMatch(Match):
         self._edges = hoods.cached((EdgeIndex, batches), lambda: EdgeIndex.of(hoods, batches))
         samples = np.concatenate([target.y[None].cpu().numpy(), yhat.cpu().numpy()])
         rows = samples.reshape(draws + 1, batches * n, d)
-        # Samples are numbered with y as 0; (left, right, factor) are the terms of the value.
-        self._terms = [(s, 0, 1 / draws) for s in range(1, draws + 1)]
-        if debiased:
-            pairs = [(r, s) for r in range(1, draws + 1) for s in range(r + 1, draws + 1)]
-            self._terms += [(r, s, -1 / (draws * (draws - 1))) for r, s in pairs]
+        self._terms = pairings(draws, debiased)
         self._partners, self._differences = [], []
         for left, right, _ in self._terms:
             partner = (assign(samples[left], samples[right], hoods) + self._edges.shift).reshape(-1)
@@ -346,7 +344,7 @@ class _BallValues(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, y: Tensor, yhat: Tensor, hoods: Neighborhoods) -> Tensor:
-        ctx.match = Target.of(y.detach(), hoods, with_y=True).match(yhat.detach()[None], debiased=False)
+        ctx.match = Target(y.detach(), hoods, with_y=True).match(yhat.detach()[None], debiased=False)
         values: Tensor = ctx.match.weigh(y.new_zeros(len(y), hoods.n_balls))[0]
         return values
 

@@ -1,8 +1,10 @@
-"""Settings from a TOML file, and the record of settings that every fit leaves beside its model."""
+"""Settings from a TOML file, and the record of settings that every run leaves beside its result."""
 
 from __future__ import annotations
 
+import csv
 import difflib
+import io
 import json
 import platform
 import re
@@ -90,12 +92,16 @@ def _as_typed(value: Any) -> Any:
     """What one would have typed on the command line."""
     if isinstance(value, bool):
         return value
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+    if not isinstance(value, list):
+        return str(value)
+    text = io.StringIO()
+    csv.writer(text, lineterminator="").writerow(value)  # names with commas in quotes, as a person would
+    return text.getvalue()
 
 
-def settings_path(model: str | Path) -> Path:
-    """Where the settings of a model are written."""
-    return Path(f"{model}.settings.toml")
+def settings_path(result: str | Path) -> Path:
+    """Where the settings that a model or another result came from are written."""
+    return Path(f"{result}.settings.toml")
 
 
 def used_settings(context: typer.Context) -> dict[str, Any]:
@@ -117,6 +123,13 @@ def write_record(path: Path, command: str, settings: Mapping[str, Any], record: 
     head = f"# The same again: localw2 {command.replace('.', ' ')} --config {json.dumps(path.name)}\n"
     with replaced(path, "w") as file:
         file.write(head + "".join(toml_table(name, values) for name, values in tables.items()))
+
+
+def keep_settings(context: typer.Context, out: str, record: Mapping[str, Any]) -> str:
+    """Write the settings that a result came from beside it; the name of that file."""
+    path = settings_path(out)
+    write_record(path, _place(context).replace(" ", "."), used_settings(context), record)
+    return str(path)
 
 
 def toml_table(name: str, values: Mapping[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time as clock
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -28,13 +28,10 @@ from localw2.cli.running import give, listed, note, numbers_in, plain, told
 
 if TYPE_CHECKING:
     from localw2.csv_tables import Array
-    from localw2.tables import Table
 
 ode = typer.Typer(
     help="Trajectories of a differential equation with random parameters.", no_args_is_help=True
 )
-# A grid of all times, with gaps, is used while it is at most so many times as long as a trajectory.
-_MOST_GAPS = 2.0
 _MOST_TIMES = 100_000
 
 
@@ -68,7 +65,8 @@ def fit_ode(
 
     DATA has a line for each observation; empty cells are observations that were not made.
     """
-    from localw2.cli.fitting import checkpoint_of, given, stop_if_interrupted, used_training
+    from localw2.cli.fitting import checkpoint_of, fresh_history, given, stop_if_interrupted, used_training
+    from localw2.cli.long_tables import trajectories
     from localw2.cli.model_files import ball_radius, read_data, save_model
     from localw2.persistence import check_writable
 
@@ -87,6 +85,7 @@ def fit_ode(
         linked=not snapshots,
         delta=radius,
         checkpoint=checkpoint_of(out, restart),
+        history=fresh_history(out),
         device=device,
         random_state=seed,
         verbose=True,
@@ -94,9 +93,10 @@ def fit_ode(
     )
     note(f"{len(Y)} trajectories of {table.source}: {', '.join(names)}")
     model.fit(Y, t)
-    stop_if_interrupted(model.fit_.stopped, out, data)
-    model.set_params(checkpoint=None, verbose=False)
+    stop_if_interrupted(model.fit_.stopped, out, data, as_json)
+    model.set_params(checkpoint=None, history=None, verbose=False)
     save_model(model, out, states=names, id=[identity], time=[time])
+    fresh_history(out)
     found = {
         "model": out,
         "settings": str(settings_path(out)),
@@ -114,42 +114,10 @@ def fit_ode(
     give(found, f"{out}: {len(Y)} trajectories, loss {found['loss']:.4g}, {found['seconds']:.1f} s", as_json)
 
 
-def trajectories(table: Table, identity: str, time: str, states: list[str]) -> tuple[Any, Any]:
-    """A long table as (n, T, d) on a common grid (T,), with NaN for gaps; two lists where few share times.
-
-    Rows may come in any order; two of one trajectory and time are an error.
-    """
-    import numpy as np
-
-    moments = table.numbers([time])[:, 0]
-    table.complete(states)  # or the first cell that is no number
-    values = np.column_stack([table.columns[name] for name in states])
-    keys = table.column(identity)
-    if keys.dtype != object and np.isnan(keys).any():
-        raise ValueError(f"column {identity!r} of {table.source} is empty in some rows; whose are they?")
-    labels, number = np.unique(keys.astype(str), return_inverse=True)
-    order = np.lexsort((moments, number))
-    again = (np.diff(number[order]) == 0) & (np.diff(moments[order]) == 0)
-    if again.any():
-        row = order[1:][again][0]
-        raise ValueError(
-            f"line {table.lines[row]} of {table.source} is the second with {identity} = {keys[row]} and "
-            f"{time} = {moments[row]:g}; a trajectory has one state at a time. Correct "
-            "it, or name another --id."
-        )
-    grid, place = np.unique(moments, return_inverse=True)
-    lengths = np.bincount(number)
-    if len(grid) <= _MOST_GAPS * np.median(lengths):
-        Y = np.full((len(labels), len(grid), len(states)), np.nan)
-        Y[number, place] = values
-        return Y, grid
-    cuts = np.cumsum(lengths)[:-1]
-    return np.split(values[order], cuts), np.split(moments[order], cuts)
-
-
 @ode.command("sample")
 @told
 def sample_ode(
+    context: typer.Context,
     model: Model,
     initial: Annotated[str, typer.Option(metavar="a,b", help="The state to start from, at the first time.")],
     times: Annotated[
@@ -182,7 +150,7 @@ def sample_ode(
     time = (loaded.columns.get("time") or ["time"])[0]
     columns = {"draw": np.repeat(np.arange(1, n_samples + 1), len(grid)), time: np.tile(grid, n_samples)}
     columns |= {name: draws[..., place].ravel() for place, name in enumerate(names)}
-    give_table(columns, out, as_json)
+    give_table(context, columns, out, as_json)
 
 
 def times_in(text: str) -> Array:

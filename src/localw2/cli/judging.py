@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from localw2.cli.config import Config
+from localw2.cli.config import RECORD, Config, keep_settings, used_settings
 from localw2.cli.options import (
     Data,
     Decimal,
@@ -19,7 +21,8 @@ from localw2.cli.options import (
     Seed,
     Target,
 )
-from localw2.cli.running import FAILED, aligned, give, note, told
+from localw2.cli.running import FAILED, give, listed, note, told
+from localw2.text_tables import aligned
 
 if TYPE_CHECKING:
     from localw2.csv_tables import Array
@@ -30,6 +33,7 @@ PIT_BINS = 10
 
 @told
 def evaluate(
+    context: typer.Context,
     model: Model,
     data: Data,
     target: Target = None,
@@ -47,7 +51,7 @@ def evaluate(
     loaded = load_model(model)
     rows = rows_for(loaded, read_data(data, decimal), features, target, drop_missing)
     found = judged(loaded.estimator, rows.X, rows.outputs, rows.features, rows.targets, draws, seed)
-    found = {"model": model, "data": rows.table.source} | found
+    found = {"model": model, "data": rows.table.source} | found | {"settings": used_settings(context)}
     give(found, "\n".join(judged_lines(found)), as_json)
 
 
@@ -101,6 +105,7 @@ def judged_lines(found: Mapping[str, Any]) -> list[str]:
 
 @told
 def compare(
+    context: typer.Context,
     model: Model,
     data: Data,
     delta: Annotated[
@@ -154,6 +159,7 @@ def compare(
             "statistic": result.ball_statistics,
             "pvalue": result.ball_pvalues,
         },
+        "settings": used_settings(context),
     }
     give(found, result.summary(), as_json)
     if fail_on_reject and result.reject:
@@ -179,44 +185,73 @@ def balls_of(estimator: Any, X: Array, delta: str | None) -> tuple[Any, Any]:
 
 @told
 def report(
+    context: typer.Context,
     model: Model,
     data: Data,
-    out: Annotated[str, typer.Option(metavar="FILE.html", help="Where to write the page.")] = "report.html",
+    out: Annotated[
+        str, typer.Option(metavar="FILE.html", help="Where to write the page; - is standard output.")
+    ] = "report.html",
     target: Target = None,
     features: Features = None,
+    identity: Annotated[
+        str | None, typer.Option("--id", metavar="COL", help="Whose trajectory a row is, for an ode.")
+    ] = None,
+    time: Annotated[str | None, typer.Option(metavar="COL", help="The time of a row, for an ode.")] = None,
     drop_missing: DropMissing = False,
     decimal: DecimalMark = Decimal.auto,
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    """One HTML page about a model, judged by the rows of DATA, to read, print or mail."""
-    from localw2.cli.model_files import load_model, read_data, rows_for
-    from localw2.cli.predicting import recorded
-    from localw2.report import write_report
+    """One HTML page about a model, judged by the rows of DATA, to read, print or mail.
 
-    loaded = load_model(model)
-    rows = rows_for(loaded, read_data(data, decimal), features, target, drop_missing)
-    write_report(
-        out,
-        loaded.estimator,
-        rows.X,
-        rows.outputs,
-        feature_names=rows.features,
-        target_names=rows.targets,
-        settings=settings_shown(recorded(model)),
-        source=rows.table.source,
-    )
-    give({"out": out, "rows": len(rows.X)}, f"{out}: {len(rows.X)} rows of {rows.table.source}", as_json)
+    For a model of `localw2 ode fit` DATA are trajectories, and --target names their states.
+    """
+    from localw2.atomic_files import replace_file
+    from localw2.cli.long_tables import trajectories
+    from localw2.cli.model_files import ODE, REGRESSORS, load_model, read_data, rows_for
+    from localw2.cli.predicting import recorded
+    from localw2.persistence import check_writable
+    from localw2.report import page_of
+
+    if out != "-":
+        check_writable(out, "--out")
+    elif as_json:
+        raise typer.BadParameter("--out - and --json would both write to standard output; give a file.")
+    loaded = load_model(model, (*REGRESSORS, ODE))
+    table = read_data(data, decimal)
+    shown = {"settings": settings_shown(recorded(model)), "source": table.source}
+    if loaded.kind == ODE:
+        given = {"id": identity, "time": time, "states": target}
+        columns = loaded.trajectory_columns({role: listed(v, table.names) for role, v in given.items()})
+        Y, t = trajectories(table, *columns)
+        page = page_of(loaded.estimator, Y, t, state_names=columns[2], **shown)
+        found, said = {"trajectories": len(Y)}, f"{len(Y)} trajectories"
+    else:
+        rows = rows_for(loaded, table, features, target, drop_missing)
+        names = {"feature_names": rows.features, "target_names": rows.targets}
+        page = page_of(loaded.estimator, rows.X, rows.outputs, **names, **shown)
+        found, said = {"rows": len(rows.X)}, f"{len(rows.X)} rows"
+    if out == "-":
+        typer.echo(page, nl=False)
+        return
+    replace_file(Path(out), page.encode())
+    settings = keep_settings(context, out, found | {"sha256": table.sha256})
+    give({"out": out, "settings": settings} | found, f"{out}: {said} of {table.source}", as_json)
 
 
 def settings_shown(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The tables of a settings file as one, without the versions of packages."""
-    return {
-        key: value
-        for table in record.values()
-        for key, value in (table.items() if isinstance(table, dict) else ())
-        if not isinstance(value, dict)
-    }
+    """The settings in a settings file with the record of the run, without tables such as the versions.
+
+    >>> settings_shown({"ode": {"fit": {"id": "who"}}, "record": {"rows": 3, "versions": {"python": "3"}}})
+    {'rows': 3, 'id': 'who'}
+    """
+    commands = {name: table for name, table in record.items() if name != RECORD}
+    found = {key: value for key, value in record.get(RECORD, {}).items() if not isinstance(value, dict)}
+    while commands:  # a table of a command, such as [fit], or of a command's command, such as [ode.fit]
+        tables = [table for table in commands.values() if isinstance(table, dict)]
+        commands = {key: value for table in tables for key, value in table.items()}
+        found |= {key: value for key, value in commands.items() if not isinstance(value, dict)}
+    return found
 
 
 @told
@@ -226,8 +261,12 @@ def explore(
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 8000,
     token: Annotated[str | None, typer.Option(help="A secret that the address must carry.")] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="MODEL is still being fitted: show its curves until it is there.")
+    ] = False,
     history: Annotated[
-        str | None, typer.Option(metavar="FILE.jsonl", help="The history of a fit under way, to watch it.")
+        str | None,
+        typer.Option(metavar="FILE.jsonl", help="What that fit writes, if not MODEL.history.jsonl."),
     ] = None,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Do not open a browser.")] = False,
     target: Target = None,
@@ -235,23 +274,39 @@ def explore(
     drop_missing: DropMissing = False,
     decimal: DecimalMark = Decimal.auto,
     config: Config = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The address as a JSON object.")] = False,
 ) -> None:
-    """A page in the browser: move the inputs and watch the distribution change. Ctrl-C ends it."""
-    from localw2.cli.model_files import load_model, read_data, rows_for
-    from localw2.explorer import serve
+    """A page in the browser: move the inputs and watch the distribution change. Ctrl-C ends it.
 
-    loaded = load_model(model)
-    rows = rows_for(loaded, read_data(data, decimal), features, target, drop_missing)
-    note(f"{model} with {len(rows.X)} rows of {rows.table.source}.")
-    serve(
-        loaded.estimator,
-        rows.X,
-        rows.outputs,
-        feature_names=rows.features,
-        target_names=rows.targets,
+    While `localw2 fit` writes MODEL, its curves are shown live, and then the new model.
+    """
+    from localw2.cli.model_files import history_path, load_model, read_data, rows_for
+    from localw2.explorer import serve_file
+
+    if watch and data == "-":
+        raise typer.BadParameter("--watch reads DATA when the model is there; give a file instead of -.")
+    piped = read_data(data, decimal) if data == "-" else None
+
+    def load() -> dict[str, Any]:
+        loaded = load_model(model)
+        table = piped or read_data(data, decimal)
+        rows = rows_for(loaded, table, features, target, drop_missing)
+        note(f"{model} with {len(rows.X)} rows of {rows.table.source}.")
+        names = {"feature_names": rows.features, "target_names": rows.targets}
+        return {"model": loaded.estimator, "X": rows.X, "y": rows.outputs, **names}
+
+    def tell(url: str) -> None:
+        give({"url": url, "model": model, "data": data}, f"Explorer: {url}\nCtrl-C ends it.", as_json)
+        sys.stdout.flush()
+
+    serve_file(
+        model,
+        load,
+        wait=watch,
         host=host,
         port=port,
         token=token,
-        history=history,
+        history=history or history_path(model),
         open_browser=not no_browser,
+        tell=tell,
     )

@@ -45,6 +45,16 @@ class NamedModel:
         """The columns that are its outputs: those given, or those it was fitted to."""
         return self._named(given, "targets", self.n_outputs, "--target")
 
+    def trajectory_columns(self, given: dict[str, list[str]]) -> tuple[str, str, list[str]]:
+        """Whose, when and the states: the columns given, or those that an ode was fitted to."""
+        (identity,) = self._named(given["id"], "id", 1, "--id")
+        (time,) = self._named(given["time"], "time", 1, "--time")
+        return (
+            identity,
+            time,
+            self._named(given["states"], "states", int(self.estimator.n_states_), "--target"),
+        )
+
     def target_names(self) -> list[str]:
         """What to call its outputs where no column is needed."""
         plain = ["y"] if self.n_outputs == 1 else [f"y{k}" for k in range(1, self.n_outputs + 1)]
@@ -157,6 +167,11 @@ def used_rows(table: Table, names: Sequence[str], drop_missing: bool) -> tuple[T
 def read_data(path: str, decimal: Any) -> Table:
     """Read the table that a command was given."""
     return read_table(path, decimal=getattr(decimal, "value", decimal))
+
+
+def history_path(model: str) -> str:
+    """Where a fit under way writes its epochs, for the explorer to follow."""
+    return f"{model}.history.jsonl"
 
 
 def ball_radius(text: str) -> Any:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from localw2.cli.config import Config, settings_path
+from localw2.cli.config import Config, keep_settings, settings_path, used_settings
 from localw2.cli.options import (
     Data,
     Decimal,
@@ -32,6 +32,7 @@ Keep = Annotated[
 
 @told
 def predict(
+    context: typer.Context,
     model: Model,
     data: Data,
     quantiles: Annotated[
@@ -59,7 +60,7 @@ def predict(
     loaded = load_model(model)
     rows = rows_for(loaded, read_data(data, decimal), features, drop_missing=drop_missing, observed=False)
     columns = kept_columns(rows, keep) | predicted(loaded, rows.X, levels, coverage)
-    give_table(columns, out, as_json)
+    give_table(context, columns, out, as_json, rows.table.sha256)
 
 
 def predicted(model: NamedModel, X: Any, levels: list[float], coverage: float | None) -> dict[str, Any]:
@@ -81,6 +82,7 @@ def predicted(model: NamedModel, X: Any, levels: list[float], coverage: float | 
 
 @told
 def sample(
+    context: typer.Context,
     model: Model,
     data: Data,
     n_samples: Annotated[int, typer.Option("-n", "--draws", min=1, help="Draws at every row.")] = 100,
@@ -108,7 +110,7 @@ def sample(
     columns["draw"] = np.tile(np.arange(1, n_samples + 1), len(rows.X))
     for place, name in enumerate(loaded.target_names()):
         columns[name] = draws[:, :, place].T.ravel()
-    give_table(columns, out, as_json)
+    give_table(context, columns, out, as_json, rows.table.sha256)
 
 
 def kept_columns(rows: Rows, keep: str | None) -> dict[str, Any]:
@@ -116,16 +118,24 @@ def kept_columns(rows: Rows, keep: str | None) -> dict[str, Any]:
     return {"row": rows.number} | {name: rows.table.column(name) for name in listed(keep, rows.table.names)}
 
 
-def give_table(columns: Mapping[str, Any], out: str, as_json: bool) -> None:
-    """The columns as a file or on standard output; of a file a machine is told the name."""
+def give_table(
+    context: typer.Context, columns: Mapping[str, Any], out: str, as_json: bool, sha256: str | None = None
+) -> None:
+    """The columns as a file, with the settings beside it, or on standard output.
+
+    ``sha256`` is the hash of the table that they came from. Of a file a machine is told the name.
+    """
     from localw2.tables import plain_columns, write_table
 
     n = len(next(iter(columns.values())))
     if out != "-":
         write_table(out, columns)
-        give({"out": out, "rows": n, "columns": list(columns)}, f"{out}: {n} rows", as_json)
+        settings = keep_settings(context, out, {"rows": n, "columns": list(columns), "sha256": sha256})
+        found = {"out": out, "settings": settings, "rows": n, "columns": list(columns)}
+        give(found, f"{out}: {n} rows", as_json)
     elif as_json:
-        give({"rows": n, "columns": plain_columns(columns)}, "", True)
+        found = {"rows": n, "columns": plain_columns(columns), "settings": used_settings(context)}
+        give(found, "", True)
     else:
         write_table("-", columns)
 

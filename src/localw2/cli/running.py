@@ -33,7 +33,11 @@ def told(command: _Command) -> _Command:
             with told_warnings():
                 command(*args, **options)
                 sys.stdout.flush()
-        except (typer.Exit, typer.Abort, typer.BadParameter):
+        except (typer.Exit, typer.Abort):
+            raise
+        except typer.BadParameter as error:
+            if options.get("as_json"):
+                typer.echo(json.dumps({"error": error.message}))
             raise
         except KeyboardInterrupt:
             note("stopped.")
@@ -122,23 +126,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if value is None or isinstance(value, bool | int | str) else str(value)
-
-
-def aligned(rows: list[list[str]]) -> str:
-    """Rows of cells in columns: the first to the left, the others to the right.
-
-    >>> print(aligned([["", "CRPS"], ["strength", "2.1"]]))
-              CRPS
-    strength   2.1
-    """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(
-            cell.rjust(width) if place else cell.ljust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    )
 
 
 def command_line() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import subprocess
 import sys
 from pathlib import Path
@@ -9,8 +10,10 @@ from typing import Annotated
 
 import typer
 
+from localw2.cli.config import keep_settings
 from localw2.cli.options import Json, MaxEpochs, Seed
-from localw2.cli.running import aligned, give, note, told
+from localw2.cli.running import INTERRUPTED, fail, give, note, told
+from localw2.text_tables import aligned
 
 EXPERIMENTS = ("linear", "nonlinear", "harder", "architecture", "concrete", "dynamics")
 REPOSITORY = "the repository of localw2 (see its page on PyPI, under Links)"
@@ -42,10 +45,9 @@ def reproduce(
     repeats: Annotated[int | None, typer.Option(min=1, help="Training sets of each cell.")] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Cells at a time.")] = None,
     out: Annotated[str | None, typer.Option(metavar="FOLDER", help="For results/ and figures/.")] = None,
+    as_json: Json = False,
 ) -> None:
     """Run an experiment of the paper, from a checkout of the repository."""
-    import difflib
-
     if experiment not in EXPERIMENTS:
         near = difflib.get_close_matches(experiment, EXPERIMENTS, n=1)
         hint = f"Did you mean {near[0]}?" if near else f"Known are {', '.join(EXPERIMENTS)}."
@@ -54,10 +56,23 @@ def reproduce(
     options = {"--repeats": repeats, "--jobs": jobs, "--out": out}
     flags = [word for flag, value in options.items() if value is not None for word in (flag, str(value))]
     command = [sys.executable, str(script), *(["--quick"] if quick else []), *flags]
-    code = subprocess.run(command, check=False).returncode
+    folder = Path(out) if out is not None else script.parent / ("quick" if quick else "")
+    before = written_in(folder)
+    # Where a machine reads standard output, the words of the script are for people.
+    code = subprocess.run(command, check=False, stdout=sys.stderr.fileno() if as_json else None).returncode
+    if code in (-2, INTERRUPTED):
+        raise KeyboardInterrupt
     if code:
-        note(f"{script.name} ended with exit code {code}.")
-        raise typer.Exit(130 if code in (-2, 130) else 1)
+        fail(f"{script.name} ended with exit code {code}.", as_json)
+    files = sorted(str(path) for path, when in written_in(folder).items() if before.get(path) != when)
+    said = f"{folder}: {len(files)} files written"
+    give({"experiment": experiment, "folder": str(folder), "files": files}, said, as_json)
+
+
+def written_in(folder: Path) -> dict[Path, int]:
+    """The results and figures in a folder, and when each was written."""
+    files = (path for name in ("results", "figures") for path in (folder / name).rglob("*") if path.is_file())
+    return {path: path.stat().st_mtime_ns for path in files}
 
 
 def found_script(name: str) -> Path:
@@ -74,6 +89,7 @@ def found_script(name: str) -> Path:
 
 @told
 def demo(
+    context: typer.Context,
     out: Annotated[
         str, typer.Option(metavar="FOLDER", help="Where to write the demo's files.")
     ] = "localw2-demo",
@@ -104,6 +120,7 @@ def demo(
     model.set_params(verbose=False)
     path = folder / "model.localw2"
     save_model(model, str(path), features=["x"], targets=["y"])
+    settings = keep_settings(context, str(path), {"rows": rows, "loss": model.fit_.losses[-1]})
     test = np.array(_TEST_INPUTS)[:, None]
     mean, std = model.predict(test, return_std=True)
     true_mean, true_std = (np.asarray(v).reshape(-1) for v in (truth.mean(test), truth.std(test)))
@@ -112,6 +129,7 @@ def demo(
         table.append([f"{value:.3g}" for value in values])
     found = {
         "folder": out,
+        "settings": settings,
         "x": test[:, 0],
         "mean": mean,
         "true_mean": true_mean,

@@ -7,6 +7,7 @@ one column of 0 and 1 a name; rare names beyond ``MOST_NAMES`` share the zeros.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -52,8 +53,8 @@ class Columns:
             new = sorted({v for v in plain[:, j] if isinstance(v, str)} - set(kept))
             if new and j not in self.grouped:
                 warnings.warn(
-                    f"column {names[j]} has names that the fit has not seen, such as {new[0]!r}: of these rows "
-                    "the answer ignores it.",
+                    f"column {names[j]} has names that the fit has not seen, such as {new[0]!r}: of these "
+                    "rows the answer ignores it.",
                     stacklevel=5,
                 )
         matrix: Array = np.ascontiguousarray(self.encoder.transform(plain), dtype=np.float64)
@@ -89,7 +90,7 @@ def read_table(estimator: Any, X: Any, y: Any) -> tuple[Array, Array, Columns | 
             ensure_min_samples=2,
         )
         return X, y, None
-    if not hasattr(X, "columns"):  # infinite numbers are refused as everywhere
+    if not hasattr(X, "iloc"):  # infinite numbers are refused as everywhere
         X = check_array(X, dtype=np.float64, ensure_all_finite="allow-nan", ensure_min_samples=2)
     validate_data(estimator, X, skip_check_array=True)
     y = check_array(y, dtype=np.float64, ensure_2d=False, ensure_min_samples=2, input_name="y")
@@ -120,7 +121,7 @@ def read_rows(estimator: Any, X: Any, columns: Columns | None) -> Array:
     if columns is None:
         rows: Array = validate_data(estimator, X, dtype=np.float64, order="C", reset=False)
         return rows
-    if not hasattr(X, "columns"):
+    if not hasattr(X, "iloc"):
         # Names may be among them: only shape and size are looked at before the encoder does.
         X = check_array(X, dtype=None, ensure_all_finite=False)
     validate_data(estimator, X, reset=False, skip_check_array=True)
@@ -135,7 +136,7 @@ def column_names(estimator: Any) -> list[str]:
 
 def _needs_encoding(X: Any) -> bool:
     """Whether a table has names or gaps; of what is no table, scikit-learn's own checks tell."""
-    if hasattr(X, "dtypes") and hasattr(X, "columns"):
+    if hasattr(X, "iloc"):  # a pandas frame
         return any(
             not _is_number(X.dtypes.iloc[j]) or bool(X.iloc[:, j].isna().any()) for j in range(X.shape[1])
         )

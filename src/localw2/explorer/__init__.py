@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from localw2.explorer.guard import LOOPBACK
@@ -27,7 +28,8 @@ def create_app(
     ``model`` is a fitted ``LocalW2Regressor`` or ``RandomCoefficientRegressor``; ``X`` (N, p) and ``y`` (N,)
     or (N, d) are observed rows to show beside it, best rows that it was not trained on. Only requests whose
     Host header is in ``allowed_hosts`` are answered and, with a ``token``, only those that carry it.
-    ``history`` is the file that a fit under way writes (``FitConfig(history=...)``), to be followed live.
+    ``history`` is the file that a fit under way writes (its ``history=``), to be followed live; while there
+    is none, the curves are those of ``model``.
 
     >>> import numpy as np
     >>> from localw2 import RandomCoefficientRegressor
@@ -63,11 +65,53 @@ def serve(
     one.
     """
     try:
-        from localw2.explorer.serving import run
+        from localw2.explorer.app import build
+        from localw2.explorer.serving import hosts_of, needed_token, run
     except ImportError as error:
         raise ImportError(_missing(error)) from None
-    names = {"feature_names": feature_names, "target_names": target_names}
-    run(model, X, y, names, host, port, token, history, open_browser)
+    token = needed_token(host, token)
+    app = build(model, X, y, feature_names, target_names, token, hosts_of(host), history)
+    run(app, host, port, token, open_browser, _tell)
+
+
+def serve_file(
+    path: str,
+    load: Callable[[], Mapping[str, Any]],
+    *,
+    wait: bool = False,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    token: str | None = None,
+    history: Any = None,
+    open_browser: bool = True,
+    tell: Callable[[str], None] | None = None,
+) -> None:
+    """Run the explorer of the model in a file until Ctrl-C, and show every new one that is written there.
+
+    ``load`` reads it, and returns the arguments of ``create_app`` by name: ``model``, ``X``, ``y``,
+    ``feature_names`` and ``target_names``. With ``wait`` there need be no model yet: until there is, the page
+    shows the curves of the fit that writes the file ``history``. ``tell`` is told the address.
+    """
+    try:
+        from localw2.explorer.following import Following
+        from localw2.explorer.serving import hosts_of, needed_token, run
+    except ImportError as error:
+        raise ImportError(_missing(error)) from None
+    token = needed_token(host, token)
+    app = Following(path, load, token, hosts_of(host), history)
+    if wait:
+        app.look()
+    else:
+        app.take()
+    threading.Thread(target=app.watch, name="explorer-file", daemon=True).start()
+    try:
+        run(app, host, port, token, open_browser, tell or _tell)
+    finally:
+        app.end()
+
+
+def _tell(url: str) -> None:
+    print(f"Explorer: {url}\nCtrl-C ends it.", flush=True)
 
 
 def _missing(error: ImportError) -> str:

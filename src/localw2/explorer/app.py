@@ -22,7 +22,7 @@ from threadpoolctl import threadpool_limits
 import localw2
 import localw2.explorer.schemas as schemas
 from localw2.explorer.answers import Answers, NoAnswer
-from localw2.explorer.curves import Curves, check_history
+from localw2.explorer.curves import Curves
 from localw2.explorer.guard import Guard
 
 MOST_WAITING = 500  # questions, before more are told to come back later
@@ -80,13 +80,34 @@ def build(
     token: str | None,
     allowed_hosts: Sequence[str],
     history: Any,
+    version: int = 1,
+    problem: Callable[[], str] = lambda: "",
 ) -> FastAPI:
-    """The application: see ``localw2.explorer.create_app``."""
-    _check_access(token, allowed_hosts)
-    check_history(history)
+    """The application: see ``localw2.explorer.create_app``.
+
+    It tells its page the ``version`` of the model, and the ``problem`` with a newer one.
+    """
     answers = Answers(model, X, y, feature_names, target_names)
-    past = getattr(getattr(model, "fit_", None), "history", None)
-    curves = Curves(history, past if history is None else None)
+    past = getattr(getattr(model, "fit_", None), "history", ())
+    app = _new_app(Curves(history, past), token, allowed_hosts, version, problem)
+    _add_questions(app, answers, Workers())
+    _add_errors(app)
+    listing = _listing(app)
+    app.add_api_route("/programs", lambda: Response(listing, media_type="text/html"), include_in_schema=False)
+    return app
+
+
+def build_waiting(
+    token: str | None, allowed_hosts: Sequence[str], history: Any, problem: Callable[[], str]
+) -> FastAPI:
+    """The page without a model: the curves of the fit that will make one."""
+    return _new_app(Curves(history), token, allowed_hosts, 0, problem)
+
+
+def _new_app(
+    curves: Curves, token: str | None, hosts: Sequence[str], version: int, problem: Callable[[], str]
+) -> FastAPI:
+    _check_access(token, hosts)
     app = FastAPI(
         title="localw2 explorer",
         version=localw2.__version__,
@@ -96,11 +117,13 @@ def build(
         responses=REFUSALS,
     )
     _add_files(app)
-    _add_questions(app, answers, curves, Workers())
-    _add_errors(app)
-    listing = _listing(app)
-    app.add_api_route("/programs", lambda: Response(listing, media_type="text/html"), include_in_schema=False)
-    app.add_middleware(Guard, hosts=tuple(allowed_hosts), token=token)
+    app.add_api_route(
+        "/api/history",
+        lambda: _json(curves.now() | {"version": version, "problem": problem()}),
+        response_model=schemas.Curve,
+        summary="The curves of training",
+    )
+    app.add_middleware(Guard, hosts=tuple(hosts), token=token)
     return app
 
 
@@ -141,7 +164,7 @@ def _file(content: bytes, etag: str, kind: str) -> Callable[[Request], Response]
     return answer
 
 
-def _add_questions(app: FastAPI, answers: Answers, curves: Curves, workers: Workers) -> None:
+def _add_questions(app: FastAPI, answers: Answers, workers: Workers) -> None:
     about = answers.about()
     example = [each["start"] for each in about["inputs"]]
     types = schemas.schemas_for(len(example), example, answers.largest_input, answers.is_vector)
@@ -202,12 +225,6 @@ def _add_questions(app: FastAPI, answers: Answers, curves: Curves, workers: Work
         lambda: _json(about),
         response_model=schemas.About,
         summary="Names and ranges of x and y",
-    )
-    app.add_api_route(
-        "/api/history",
-        lambda: _json(curves.now()),
-        response_model=schemas.Curve,
-        summary="The curves of training",
     )
 
 

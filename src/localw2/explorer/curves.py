@@ -1,4 +1,4 @@
-"""The curves of training: those of a file that a fit under way writes, or those of the fit that is shown."""
+"""The curves of training: those of a fit under way, as its file grows, or else of the fit that is shown."""
 
 from __future__ import annotations
 
@@ -7,47 +7,52 @@ import math
 import os
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TypeGuard, final
 
 MOST_POINTS = 1000  # of a curve: more than a screen has columns
 RECENT = 15.0  # seconds since the last line, up to which a fit counts as running
 MOST_READ = 1 << 24  # bytes read at a time
+_Record = tuple[int, float, float | None]  # epoch, loss, score
 
 
 @final
 class Curves:
     """Loss and score by epoch, followed line by line: only what is new is read again.
 
-    ``path`` is the file of ``FitConfig(history=...)``, which need not exist yet; without one, ``past`` are
-    the records of a finished fit.
+    ``path`` is the file that a fit writes (``history=``), and ``past`` are the records of a finished one, to
+    be shown as long as there is no such file.
 
     >>> Curves(None, [{"epoch": 1, "loss": 0.5}]).now()["loss"]
     [0.5]
     """
 
-    def __init__(self, path: Any, past: list[dict[str, Any]] | None = None) -> None:
-        self.path = None if path is None else Path(os.fsdecode(path))
-        self._records: list[tuple[int, float, float | None]] = []
+    def __init__(self, path: Any, past: Sequence[Mapping[str, Any]] = ()) -> None:
+        self.path = _checked(path)
+        self._records: list[_Record] = []
+        self._past: list[_Record] = []
         self._read, self._file, self._lock = 0, (0, 0), threading.Lock()
-        for record in past or []:
-            self._keep(record)
+        for record in past:
+            _keep(record, self._past)
 
     def now(self) -> dict[str, Any]:
-        """The curves so far, thinned, and whether a fit is adding to them."""
+        """The curves so far, thinned, and whether they are of a fit under way that is adding to them."""
         with self._lock:
             age = None if self.path is None else self._follow(self.path)
-            step = max(1, math.ceil(len(self._records) / MOST_POINTS))
+            records = self._past if age is None else self._records
+            step = max(1, math.ceil(len(records) / MOST_POINTS))
             # The last epoch is always there: it is the one that is watched.
-            shown = self._records[(len(self._records) - 1) % step :: step] if self._records else []
-            scored = [record for record in self._records if record[2] is not None]
+            shown = records[(len(records) - 1) % step :: step] if records else []
+            scored = [record for record in records if record[2] is not None]
             scored = scored[:: max(1, math.ceil(len(scored) / MOST_POINTS))]
         return {
             "epoch": [epoch for epoch, _, _ in shown],
             "loss": [loss for _, loss, _ in shown],
             "score_epoch": [epoch for epoch, _, _ in scored],
             "score": [score for _, _, score in scored],
-            "live": self.path is not None,
+            "followed": self.path is not None,
+            "live": age is not None,
             "running": age is not None and age < RECENT,
         }
 
@@ -68,29 +73,28 @@ class Curves:
         self._read += len(whole)
         for line in whole.splitlines():
             try:
-                self._keep(json.loads(line))
+                _keep(json.loads(line), self._records)
             except ValueError:  # not a line of ours; the next may be
                 continue
         return max(0.0, time.time() - status.st_mtime)
 
-    def _keep(self, record: Any) -> None:
-        if not isinstance(record, dict):
-            return
-        epoch, loss, score = (record.get(name) for name in ("epoch", "loss", "score"))
-        if not isinstance(epoch, int) or not _finite(loss):
-            return
-        while self._records and self._records[-1][0] >= epoch:  # written anew after an interruption
-            self._records.pop()
-        self._records.append((epoch, float(loss), float(score) if _finite(score) else None))  # type: ignore[arg-type]  # _finite has seen them
+
+def _keep(record: Any, records: list[_Record]) -> None:
+    if not isinstance(record, Mapping):
+        return
+    epoch, loss, score = (record.get(name) for name in ("epoch", "loss", "score"))
+    if not isinstance(epoch, int) or not _finite(loss):
+        return
+    while records and records[-1][0] >= epoch:  # written anew after an interruption
+        records.pop()
+    records.append((epoch, float(loss), float(score) if _finite(score) else None))
 
 
-def _finite(value: Any) -> bool:
+def _finite(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and math.isfinite(value)
 
 
-def check_history(path: Any) -> None:
-    """Raise unless this can be the name of a history file."""
+def _checked(path: Any) -> Path | None:
     if path is not None and (not isinstance(path, str | os.PathLike) or Path(os.fsdecode(path)).is_dir()):
-        raise ValueError(
-            f"history={path!r} is not a file name; give that of FitConfig(history=...), or None."
-        )
+        raise ValueError(f"history={path!r} is not a file name; give the one that a fit writes, or None.")
+    return None if path is None else Path(os.fsdecode(path))

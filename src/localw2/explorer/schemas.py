@@ -85,14 +85,22 @@ class Tested(BaseModel):
 
 
 class Curve(BaseModel):
-    """Loss and held-out score by epoch."""
+    """Loss and held-out score by epoch, and whose they are.
+
+    ``live``: those of a fit under way, not of the one that is shown; ``running``: it has just written.
+    ``followed``: there may be more later. ``version`` counts the models shown, 0 while there is none yet;
+    ``problem`` says why a newer one is not shown.
+    """
 
     epoch: list[int]
     loss: list[float]
     score_epoch: list[int]
     score: list[float]
+    followed: bool
     live: bool
     running: bool
+    version: int
+    problem: str
 
 
 class Input(BaseModel):

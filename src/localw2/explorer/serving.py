@@ -2,18 +2,51 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import secrets
 import socket
 import threading
 import webbrowser
+from collections.abc import Callable
 from typing import Any, final
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from localw2._validation import check_count, check_flag
-from localw2.explorer.app import build
-from localw2.explorer.guard import ANY_ADDRESS, LOOPBACK, is_loopback
+from localw2.explorer.guard import ANY_ADDRESS, LOOPBACK, SLOWEST, App, is_loopback
+
+MOST_CONNECTIONS = 500
+
+
+@final
+class Impatient(H11Protocol):
+    """A connection that is cut when it asks nothing whole for a while, or is one of too many.
+
+    Otherwise a client that sends half a header holds it for ever, and a thousand of them hold the server.
+    """
+
+    asked: Any = None  # the last request, when it was looked at
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        """Begin to look at it now and then."""
+        super().connection_made(transport)
+        if len(self.connections) > MOST_CONNECTIONS:
+            transport.abort()
+        else:
+            self.loop.call_later(SLOWEST, self.look)
+
+    def look(self) -> None:
+        """Cut it if nothing was asked or answered since the last look."""
+        idle = self.cycle is None or self.cycle.response_complete
+        if self not in self.connections:
+            return
+        if idle and self.asked is self.cycle:
+            self.transport.abort()
+            return
+        self.asked = self.cycle
+        self.loop.call_later(SLOWEST, self.look)
 
 
 @final
@@ -31,31 +64,34 @@ class _Server(uvicorn.Server):
 
 
 def run(
-    model: Any,
-    X: Any,
-    y: Any,
-    names: dict[str, Any],
-    host: str,
-    port: int,
-    token: str | None,
-    history: Any,
-    open_browser: bool,
+    app: App, host: str, port: int, token: str | None, open_browser: bool, tell: Callable[[str], None]
 ) -> None:
-    """Serve until Ctrl-C: see ``localw2.explorer.serve``."""
+    """Serve until Ctrl-C: see ``localw2.explorer.serve``; ``tell`` is told the address."""
     check_flag(open_browser, "open_browser")
-    if token is None and not is_loopback(host):
-        token = secrets.token_urlsafe(24)
-    app = build(model, X, y, token=token, allowed_hosts=hosts_of(host), history=history, **names)
     listener = listen(host, port)
-    # An access log would write tokens down.
-    server = _Server(uvicorn.Config(app, log_level="warning", access_log=False, server_header=False))
+    server = _Server(configured(app))
     url = address(host, listener.getsockname()[1], token)
-    print(f"Explorer: {url}\nCtrl-C ends it.", flush=True)
+    tell(url)
     if open_browser:
         threading.Thread(target=_show, args=(server.ready, url), daemon=True).start()
     # uvicorn ends in order on Ctrl-C, then hands it on.
     with listener, contextlib.suppress(KeyboardInterrupt):
         server.run(sockets=[listener])
+
+
+def configured(app: App) -> uvicorn.Config:
+    """How the server runs: with no log of requests, in which tokens would stand and strangers could write."""
+    quiet: dict[str, Any] = {"log_level": "error", "access_log": False, "server_header": False}
+    return uvicorn.Config(app, http=Impatient, ws="none", timeout_graceful_shutdown=3, **quiet)
+
+
+def needed_token(host: str, token: str | None) -> str | None:
+    """The token given, or a new one where more than this machine can reach the server.
+
+    >>> needed_token("127.0.0.1", None), len(needed_token("0.0.0.0", None))
+    (None, 32)
+    """
+    return secrets.token_urlsafe(24) if token is None and not is_loopback(host) else token
 
 
 def _show(ready: threading.Event, url: str) -> None:

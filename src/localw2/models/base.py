@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -104,8 +104,18 @@ def source(generator: torch.Generator | None, device: torch.device) -> torch.Gen
     return generator
 
 
-def normal(shape: tuple[int, ...], like: Tensor, generator: torch.Generator | None) -> Tensor:
+class NoiseSource(Protocol):
+    """What can take the place of a generator: noise that is keyed by row, or drawn beforehand."""
+
+    def normal(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """Standard normal numbers with the dtype and device of ``like``."""
+        ...
+
+
+def normal(shape: tuple[int, ...], like: Tensor, generator: torch.Generator | NoiseSource | None) -> Tensor:
     """Standard normal numbers with the dtype and device of ``like``."""
+    if generator is not None and not isinstance(generator, torch.Generator):
+        return generator.normal(shape, like)
     generator = source(generator, like.device)
     return torch.randn(shape, dtype=like.dtype, device=like.device, generator=generator)
 

@@ -2,7 +2,7 @@
 // The page of the explorer: inputs to questions, answers to numbers and charts. No other host is ever asked.
 
 const find = (id) => document.getElementById(id);
-const state = { about: null, x: [], output: 0, distribution: null, sweep: null, sweptFor: null, test: null, curves: null };
+const state = { about: null, x: [], output: 0, distribution: null, sweep: null, sweptFor: null, test: null, curves: null, version: null };
 
 // Four digits, or all those before the point, as a person would write them.
 function shown(value) {
@@ -281,19 +281,29 @@ async function runTest() {
   }
 }
 
+function trainingState(answer) {
+  const n = answer.epoch.length, last = n ? `epoch ${answer.epoch[n - 1]}, loss ${shown(answer.loss[n - 1])}` : "no epoch yet";
+  const said = !answer.live && answer.version === 0 ? "Waiting for a fit: no epoch yet." :
+    !answer.live ? `The fit that is shown: ${last}.` :
+    answer.running ? `A fit is running: ${last}.` : `Last seen of a fit: ${last}; nothing new since.`;
+  return said + (answer.problem ? ` The model in the file cannot be shown: ${answer.problem}` : "");
+}
+
 async function followTraining() {
   let wait = 1000;
   try {
     const answer = await ask("/api/history");
+    // Another model has taken the place of this one, or come where there was none.
+    if (state.version !== null && answer.version !== state.version) { location.reload(); return; }
     const grown = state.curves === null || JSON.stringify(answer) !== JSON.stringify(state.curves);
     state.curves = answer;
-    if (!answer.live && answer.epoch.length === 0) return;
-    find("training").hidden = false;
-    const n = answer.epoch.length, last = n ? `epoch ${answer.epoch[n - 1]}, loss ${shown(answer.loss[n - 1])}` : "no epoch yet";
-    find("training-state").textContent = !answer.live ? `The fit that is shown: ${last}.` : answer.running ? `A fit is running: ${last}.` : `No fit is running; last seen: ${last}.`;
+    state.version = answer.version;
+    document.body.classList.toggle("waiting", answer.version === 0); // before the chart takes its width
+    find("training").hidden = !answer.live && answer.version > 0 && answer.epoch.length === 0;
+    find("training-state").textContent = trainingState(answer);
     if (grown) drawCurves();
-    if (!answer.live) return;
-    if (!answer.running) wait = 3000;
+    if (!answer.followed) return;
+    if (!answer.running && answer.version > 0) wait = 3000;
   } catch {
     wait = 5000;
   }
@@ -367,6 +377,12 @@ function addInput(input, j) {
 async function begin() {
   // The token has become a cookie: it need not stay in the address, nor in the history.
   if (location.search) history.replaceState(null, "", location.pathname);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+  await followTraining();
+  if (state.version === 0) { // the model is still being fitted
+    find("about").textContent = "no model yet: it is shown here when its fit is done";
+    return;
+  }
   const about = state.about = await ask("/api/model");
   const rows = about.n_rows ? `${about.n_rows} observed rows` : "no observed rows";
   find("about").textContent = `${about.model}: ${about.inputs.length} input${about.inputs.length > 1 ? "s" : ""}, ${rows}`;
@@ -396,10 +412,8 @@ async function begin() {
   find("reset").addEventListener("click", () => { setters.forEach((set, j) => set(about.inputs[j].start)); changed(); });
   find("run-test").addEventListener("click", runTest);
   for (const id of ["map-x", "map-y"]) find(id).addEventListener("change", drawMap);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
   askDistribution(performance.now());
   askSweep();
-  followTraining();
 }
 
 begin().catch((error) => complain(`The page could not begin: ${error.message}`));

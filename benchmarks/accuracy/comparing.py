@@ -1,0 +1,137 @@
+"""From records to figures: means over splits, and paired differences to the best peer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from ledger import Record
+from methods import BY_NAME, METHODS
+
+VALUES = ("crps", "coverage", "width", "rmse", "fit_seconds", "draw_seconds_1000_rows")
+
+
+@final
+@dataclass(frozen=True)
+class Versus:
+    """A mean paired difference to another method over the splits that both have, and the ratio of means.
+
+    Errors are standard errors over splits: that of a difference is SD / sqrt(n), that of a ratio r the same
+    of a - r b, divided by the mean of b. NaN with fewer than two splits.
+    """
+
+    splits: int
+    difference: float
+    difference_error: float
+    ratio: float
+    ratio_error: float
+
+
+@final
+@dataclass(frozen=True)
+class Row:
+    """One method on one table: the mean of each value over its finished splits, and what did not finish."""
+
+    method: str
+    group: str
+    splits: int
+    means: dict[str, float]
+    extrapolated: bool
+    versus: Versus | None
+    lacking: str
+
+
+@final
+@dataclass(frozen=True)
+class Comparison:
+    """All methods on one table; ``best_peer`` has the smallest mean CRPS of what is not ours."""
+
+    name: str
+    rows: tuple[Row, ...]
+    best_peer: str | None
+    size: tuple[int, int]
+    splits: int
+
+    def row(self, method: str) -> Row | None:
+        """The row of a method, if it has any record."""
+        return next((row for row in self.rows if row.method == method), None)
+
+
+def versus(a: dict[int, float], b: dict[int, float]) -> Versus | None:
+    """Compare the scores of two methods, split -> score; None without a common split.
+
+    >>> versus({0: 1.0, 1: 3.0}, {0: 2.0, 1: 2.0, 2: 9.0})
+    Versus(splits=2, difference=0.0, difference_error=1.0, ratio=1.0, ratio_error=0.5)
+    """
+    common = sorted(a.keys() & b.keys())
+    if not common:
+        return None
+    first, second = (np.array([scores[split] for split in common]) for scores in (a, b))
+    ratio = first.mean() / second.mean()
+
+    def error(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
+        return float(values.std(ddof=1) / len(values) ** 0.5) if len(values) > 1 else float("nan")
+
+    return Versus(
+        len(common),
+        float((first - second).mean()),
+        error(first - second),
+        float(ratio),
+        error(first - ratio * second) / float(second.mean()),
+    )
+
+
+def compare(records: Iterable[Record], name: str, to: str | None = None) -> Comparison:
+    """The comparison on one table, with the best peer or with the method ``to``.
+
+    Only a peer that finished as many splits as any peer did can be the best.
+    """
+    of = [record for record in records if record["set"] == name and record["method"] in BY_NAME]
+    done = [record for record in of if record["status"] == "done"]
+    scores: dict[str, dict[int, float]] = {}
+    for record in done:
+        scores.setdefault(record["method"], {})[record["split"]] = record["crps"]
+    peers = [method for method in scores if BY_NAME[method].group in ("peer", "baseline")]
+    most = max((len(scores[method]) for method in peers), default=0)
+    means = {m: float(np.mean(list(scores[m].values()))) for m in peers if len(scores[m]) == most}
+    best = min(means, key=lambda method: means[method]) if means else None
+    against = scores.get(to or best or "", {})
+    rows = []
+    for method in METHODS:
+        own = [record for record in of if record["method"] == method.name]
+        finished = [record for record in own if record["status"] == "done"]
+        if own:
+            rows.append(
+                Row(
+                    method.name,
+                    method.group,
+                    len(finished),
+                    {value: _mean(finished, value) for value in VALUES},
+                    any(record.get("extrapolated") for record in finished),
+                    versus(scores.get(method.name, {}), against),
+                    _lacking(own),
+                )
+            )
+    rows.sort(key=lambda row: (np.isnan(row.means["crps"]), row.means["crps"]))
+    size = (of[0]["rows"] + of[0]["test_rows"], of[0]["columns"]) if of else (0, 0)
+    return Comparison(name, tuple(rows), best, size, max((row.splits for row in rows), default=0))
+
+
+def _mean(records: list[Record], name: str) -> float:
+    values = [record[name] for record in records if record.get(name) is not None]
+    return float(np.mean(values)) if values else float("nan")
+
+
+def _lacking(records: list[Record]) -> str:
+    """What did not finish, in words: "too slow (draws) on 3 splits"."""
+    reasons: Counter[str] = Counter()
+    for record in records:
+        if record["status"] == "too slow":
+            reasons[f"too slow ({record['stage']}, over {record['limit']:g} s)"] += 1
+        elif record["status"] == "failed":
+            reasons["failed"] += 1
+    return ", ".join(f"{reason} on {count} split{'s' * (count > 1)}" for reason, count in reasons.items())

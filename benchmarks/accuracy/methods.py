@@ -1,0 +1,174 @@
+"""What is compared: ours, its ablations, peers and baselines, each with its settings and their source.
+
+This file imports nothing but the standard library: every environment reads it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, final
+
+Group = Literal["ours", "ablation", "peer", "baseline"]
+
+
+@final
+@dataclass(frozen=True)
+class Method:
+    """A way from training rows to draws.
+
+    ``factory`` is ``module:function`` of this folder: seed -> fit, fit(x, y) -> draw, draw(x, S, seed) ->
+    (S, N). ``environment`` names one of ``environments.REQUIREMENTS``, None the environment of the library.
+    ``packages`` are those whose versions the results depend on; ``settings`` and ``source`` go into the docs.
+    """
+
+    name: str
+    group: Group
+    factory: str
+    settings: str
+    source: str
+    packages: tuple[str, ...]
+    environment: str | None = None
+
+
+_OURS = ("localw2", "torch", "numpy", "scipy", "scikit-learn", "lapx")
+_SKLEARN = ("scikit-learn", "numpy", "scipy")
+_ABLATION = "the rest as it comes"
+
+METHODS: tuple[Method, ...] = (
+    Method("localw2", "ours", "ours:default", "`LocalW2Regressor()`", "its defaults", _OURS),
+    Method(
+        "ngboost",
+        "peer",
+        "peers:ngboost",
+        "Normal law, log score, trees of depth 3, learning rate .01, the number of trees (at most 2000) "
+        "chosen by the squared error on a fifth of the training rows, then fitted again to all of them",
+        "`examples/experiments/regression_exp.py` of its repository, for its paper's table of the same "
+        "splits",
+        ("ngboost", "scikit-learn", "numpy"),
+        "ngboost",
+    ),
+    Method(
+        "engression",
+        "peer",
+        "peers:engression",
+        "2 layers of 100, noise of dimension 100, standardised, learning rate .01, 500 epochs, batches of "
+        "1000",
+        "the call in its README; the rest are its defaults (its default learning rate, .0001, hardly moves "
+        "in 500 full batches)",
+        ("engression", "torch", "numpy"),
+        "engression",
+    ),
+    Method(
+        "quantile forest",
+        "peer",
+        "peers:quantile_forest",
+        "`RandomForestQuantileRegressor()`, 100 trees; draws from 1000 of its quantiles",
+        "its README, which has its defaults",
+        ("quantile-forest", "scikit-learn", "numpy"),
+        "quantile-forest",
+    ),
+    Method(
+        "treeffuser",
+        "peer",
+        "peers:treeffuser",
+        "`Treeffuser()`, 30 repeats, at most 3000 trees, stopped on a tenth of the rows; 50 steps a draw",
+        "its README, which has its defaults (only `n_jobs=1`, as for all)",
+        ("treeffuser", "lightgbm", "scikit-learn", "numpy"),
+        "treeffuser",
+    ),
+    Method(
+        "Gaussian process",
+        "baseline",
+        "baselines:gaussian_process",
+        "constant times Matérn 5/2 with a length scale for each column, plus white noise, marginal "
+        "likelihood maximised once; x and y standardised; of more than 2000 rows a random 2000",
+        "scikit-learn's defaults but for the kernel, which is a usual one (Snoek, Larochelle and Adams, "
+        "2012)",
+        _SKLEARN,
+    ),
+    Method(
+        "boosting, split conformal",
+        "baseline",
+        "baselines:conformal",
+        "`HistGradientBoostingRegressor()` on four fifths of the rows; the law is its prediction plus one of "
+        "the residuals of the other fifth",
+        "scikit-learn's defaults; the split conformal predictive distribution of Vovk et al. (2019)",
+        _SKLEARN,
+    ),
+    Method(
+        "boosting, Gaussian",
+        "baseline",
+        "baselines:boosting",
+        "`HistGradientBoostingRegressor()`; the law is Gaussian with the SD of its residuals out of 5 folds",
+        "scikit-learn's defaults",
+        _SKLEARN,
+    ),
+    Method(
+        "climatology",
+        "baseline",
+        "baselines:climatology",
+        "the training targets, whatever x",
+        "-",
+        ("numpy",),
+    ),
+    Method(
+        "base only",
+        "ablation",
+        "ours:base_only",
+        'the base that `base="auto"` chooses, with Gaussian residuals of its SD out of fold; no network',
+        _ABLATION,
+        _OURS,
+    ),
+    Method(
+        "network, energy score",
+        "ablation",
+        "ours:network_energy",
+        '`discrepancy="energy", base=None`',
+        _ABLATION,
+        _OURS,
+    ),
+    Method(
+        "network, local W2 plain",
+        "ablation",
+        "ours:network_plain",
+        "`debiased=False, base=None`",
+        _ABLATION,
+        _OURS,
+    ),
+    Method(
+        "network, local W2 debiased", "ablation", "ours:network_debiased", "`base=None`", _ABLATION, _OURS
+    ),
+    Method(
+        "base + network, energy score",
+        "ablation",
+        "ours:centred_energy",
+        '`discrepancy="energy"`',
+        _ABLATION,
+        _OURS,
+    ),
+    Method(
+        "base + network, local W2 plain",
+        "ablation",
+        "ours:centred_plain",
+        "`debiased=False`",
+        _ABLATION,
+        _OURS,
+    ),
+)
+
+BY_NAME = {method.name: method for method in METHODS}
+
+
+def chosen(names: list[str]) -> list[Method]:
+    """The methods that names or groups of them mean, in the order of ``METHODS``.
+
+    >>> [method.name for method in chosen(["ours", "climatology"])]
+    ['localw2', 'climatology']
+    """
+    unknown = sorted(set(names) - set(BY_NAME) - {method.group for method in METHODS})
+    if unknown:
+        raise ValueError(
+            f"{', '.join(unknown)}: no such method or group; there are ours, ablation, peer, baseline and "
+            f"{', '.join(repr(name) for name in BY_NAME)}."
+        )
+    return [method for method in METHODS if method.name in names or method.group in names]

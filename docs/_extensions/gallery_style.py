@@ -1,0 +1,12 @@
+"""The look of the gallery's pictures, set anew for every script."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def reset(gallery_conf: dict[str, Any], fname: str) -> None:
+    """Sizes that can be read on a phone."""
+    import matplotlib
+
+    matplotlib.rcParams.update({"figure.figsize": (6.0, 3.8), "font.size": 12})

@@ -1,0 +1,81 @@
+"""Formulas as MathML: no script, no network, read aloud by screen readers.
+
+latex2mathml translates at build time. A browser without a mathematical font draws MathML poorly, so the
+letters that the pages use are cut out of STIX Two Math (OFL, brought by ziamath) into a small web font.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+import unicodedata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from latex2mathml.converter import convert
+from sphinx.application import Sphinx
+
+FONT = "stix-two-math.woff"
+SCRIPT = re.compile(r'<mi mathvariant="script">([A-Z])</mi>')
+FORMULA = re.compile(r"<math .*?</math>", re.S)
+
+
+def mathml(latex: str, display: bool) -> str:
+    """The formula as a <math> element, with its source as annotation for copying."""
+    found = SCRIPT.sub(_script, convert(latex, display="block" if display else "inline"))
+    return found.replace("<math ", f'<math alttext="{html.escape(latex, quote=True)}" ', 1)
+
+
+def _script(found: re.Match[str]) -> str:
+    """A letter of its own for what browsers no longer do by an attribute."""
+    # Eight of them were in Unicode before the others, under a shorter name.
+    older = "" if found[1] in "BEFHILMR" else "MATHEMATICAL "
+    return f"<mi>{unicodedata.lookup(f'{older}SCRIPT CAPITAL {found[1]}')}</mi>"
+
+
+def inline(translator: Any, node: nodes.math) -> None:
+    """A formula within a line."""
+    translator.body.append(mathml(node.astext(), display=False))
+    raise nodes.SkipNode
+
+
+def block(translator: Any, node: nodes.math_block) -> None:
+    """A formula of its own, which scrolls where a phone is too narrow for it."""
+    translator.body.append(
+        f'<div class="math-block" tabindex="0">{mathml(node.astext(), display=True)}</div>'
+    )
+    raise nodes.SkipNode
+
+
+def write_font(app: Sphinx, error: Exception | None) -> None:
+    """Cut the font down to what the formulas of the built pages need."""
+    if error or app.builder.format != "html":
+        return
+    from fontTools import subset
+
+    used = set("√")  # drawn by browsers, though not a letter of any formula
+    for page in Path(app.outdir).rglob("*.html"):
+        for formula in FORMULA.findall(page.read_text(encoding="utf-8")):
+            used.update(html.unescape(re.sub(r"<[^>]*>", "", formula)))
+
+    options = subset.Options(flavor="woff", layout_features=["*"], notdef_outline=True)
+    (package,) = find_spec("ziamath").submodule_search_locations
+    font = subset.load_font(str(Path(package) / "fonts" / "STIXTwoMath-Regular.ttf"), options)
+    cutter = subset.Subsetter(options)
+    # Single letters of a formula are drawn as mathematical italics, which have code points of their own.
+    italics = (
+        {chr(c) for c in range(0x1D434, 0x1D468)} | {chr(c) for c in range(0x1D6E4, 0x1D71C)} | {"\u210e"}
+    )
+    basic = {chr(c) for c in range(32, 127)}
+    cutter.populate(unicodes=[ord(c) for c in used | italics | basic])
+    cutter.subset(font)
+    subset.save_font(font, str(Path(app.outdir) / "_static" / FONT), options)
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Register the renderer."""
+    app.add_html_math_renderer("mathml", inline_renderers=(inline, None), block_renderers=(block, None))
+    app.connect("build-finished", write_font)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,157 @@
+"""Several processes that train one model together: who takes part, and how they agree.
+
+A script that is started by ``torchrun`` runs once a process; the ranks find each other when the first fit
+begins. Every rank has all rows and does its part of each step; gradients are added up, so that all take the
+same step.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, final
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+_ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what torchrun tells its processes
+# A rank may prepare its part (a base, a search) much longer than another; one that dies is noticed at once,
+# because its connections close.
+_PATIENCE = timedelta(minutes=30)
+
+
+class LostRankError(RuntimeError):
+    """Another process of the job has died, or cannot be reached."""
+
+
+@final
+@dataclass(frozen=True)
+class Crew:
+    """The processes of a job, and which of them this is; ``Crew()`` is one that works alone.
+
+    ``together`` is True under torchrun, even with one process: draws are then keyed by row, so that the fit
+    is the same with any number of ranks.
+    """
+
+    rank: int = 0
+    size: int = 1
+    together: bool = False
+
+    @classmethod
+    def join(cls) -> Crew:
+        """The job that this process is part of, joined if it has not been."""
+        if not dist.is_available():
+            return cls()
+        if not dist.is_initialized():
+            if not all(os.environ.get(name) for name in _ENVIRONMENT):
+                return cls()
+            _open()
+        return cls(dist.get_rank(), dist.get_world_size(), True)
+
+    def agreed(self, value: Any) -> Any:
+        """The first rank's value, on all of them."""
+        if self.size == 1:
+            return value
+        values = [value]
+        with self._contact():
+            dist.broadcast_object_list(values)
+        return values[0]
+
+    def any(self, flag: bool) -> bool:
+        """Whether it is True on any rank."""
+        if self.size == 1:
+            return flag
+        flags: list[Any] = [None] * self.size
+        with self._contact():
+            dist.all_gather_object(flags, flag)
+        return any(flags)
+
+    @torch.no_grad()
+    def share_state(self, model: nn.Module) -> None:
+        """Give every rank the first rank's parameters and buffers."""
+        if self.size > 1:
+            with self._contact():
+                for value in model.state_dict().values():
+                    dist.broadcast(value, 0)
+
+    @torch.no_grad()
+    def add_up(
+        self, parameters: list[nn.Parameter], loss: float, share: float, failed: bool
+    ) -> tuple[float, bool]:
+        r"""Gradients and loss of all ranks, :math:`\sum_r s_r g_r` with shares s; whether any rank failed.
+
+        One message a step. A parameter without a gradient on any rank keeps None, as it would alone.
+        """
+        device = parameters[0].device
+        parts, factor = [], 0.0 if failed else share
+        for parameter in parameters:
+            known = parameter.grad is not None and not failed
+            grad = parameter.grad if known and parameter.grad is not None else torch.zeros_like(parameter)
+            parts += [grad.reshape(-1).double() * factor, torch.tensor([float(known)], device=device)]
+        parts.append(torch.tensor([0.0 if failed else loss * share, float(failed)], device=device).double())
+        total = torch.cat([part.double() for part in parts])
+        with self._contact():
+            dist.all_reduce(total)
+        start = 0
+        for parameter in parameters:
+            stop = start + parameter.numel()
+            known = bool(total[stop] > 0)
+            parameter.grad = total[start:stop].view_as(parameter).to(parameter.dtype) if known else None
+            start = stop + 1
+        return float(total[-2]), bool(total[-1] > 0)
+
+    @contextmanager
+    def told_of_the_end(self, words: Callable[[], str]) -> Iterator[None]:
+        """Say what happened when the job is ended from outside, as torchrun does when a rank has died."""
+        if self.size == 1 or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def leave(signum: int, frame: Any) -> None:
+            print(
+                f"rank {self.rank} of {self.size} was told to end: another rank has died, or the job was "
+                f"stopped. {words()}",
+                file=sys.stderr,
+                flush=True,
+            )
+            # Not an exception: a thread of the collective could keep the process waiting for a dead rank.
+            os._exit(128 + signum)
+
+        before = signal.signal(signal.SIGTERM, leave)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+    @contextmanager
+    def _contact(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:  # torch has no narrower one for all backends
+            cause = str(error).strip().splitlines()[0]
+            raise LostRankError(
+                f"rank {self.rank} of {self.size} lost contact with the others: one of them has died, or "
+                f"cannot be reached ({cause})."
+            ) from error
+
+
+def _open() -> None:
+    cuda = torch.cuda.is_available() and dist.is_nccl_available()
+    if cuda:
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    # Objects travel over the CPU, gradients from where the model is.
+    dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=_PATIENCE)
+    atexit.register(_close)
+
+
+def _close() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
