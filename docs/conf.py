@@ -21,12 +21,12 @@ version = release
 extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
-    "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "sphinx_design",
     "sphinx_gallery.gen_gallery",
     "mathml",
     "command_line",
+    "docstrings",
     "repository_links",
 ]
 # Both myst-nb and sphinx-gallery claim notebooks.
@@ -63,9 +63,6 @@ autodoc_typehints_format = "short"
 autodoc_class_signature = "mixed"
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88
-napoleon_google_docstring = False
-napoleon_use_ivar = True
-napoleon_use_rtype = False
 
 # Gallery
 sphinx_gallery_conf = {
@@ -81,6 +78,7 @@ sphinx_gallery_conf = {
     "reset_modules": ("matplotlib", "gallery_style.reset"),
     "within_subsection_order": "FileNameSortKey",
     "write_computation_times": False,
+    "min_reported_time": 1000,
     "plot_gallery": "True",
     "image_srcset": ["2x"],
 }

@@ -70,7 +70,9 @@ def weighted_problem(anchored=False):
 
 @pytest.mark.parametrize("anchored", [False, True])
 @pytest.mark.parametrize(("batch", "block"), [(1, 1), (2, 1), (3, 1), (2, 2), (3, 2)])
-def test_the_loss_of_a_batch_of_merged_balls_has_the_full_loss_as_its_mean(batch, block, anchored, monkeypatch):
+def test_the_loss_of_a_batch_of_merged_balls_has_the_full_loss_as_its_mean(
+    batch, block, anchored, monkeypatch
+):
     """Exact: every order, every beginning, and the shift integrated over between its finitely many jumps."""
     x, objective, yhat = weighted_problem(anchored)
     n, weights = objective.hoods.n_balls, objective.hoods.weights.numpy()
@@ -213,9 +215,9 @@ def test_a_search_with_slack_finds_nearly_the_nearest():
     reach = []
     for rows, hoods in (rough, exact):
         own = {int(b): int(rows[i]) for i, b in enumerate(hoods.ball_of_row.tolist()) if b >= 0}
-        reach.append([
-            np.linalg.norm(x[rows[hoods.ball(b)]] - x[own[b]], axis=1).max() for b in range(hoods.n_balls)
-        ])
+        reach.append(
+            [np.linalg.norm(x[rows[hoods.ball(b)]] - x[own[b]], axis=1).max() for b in range(hoods.n_balls)]
+        )
     ratio = np.array(reach[0]) / np.array(reach[1])
     assert ratio.max() <= 2
     assert 1 <= ratio.mean() < 1.1

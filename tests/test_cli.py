@@ -191,12 +191,8 @@ def test_several_targets_and_names_with_commas(tmp_path, folder):
     assert list(scores) == ["force (N, wet)", "b"]
 
 
-def test_too_many_rows_are_not_taken_unasked(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(fitting, "MOST_ROWS", 100)
+def test_some_of_the_rows_are_taken_at_random(folder, tmp_path):
     command = f"fit data.csv --target strength --drop-missing {QUICK} --out {tmp_path / 'm'}"
-    message = failing(command)
-    assert "data.csv has 149 rows" in message
-    assert "Add --max-rows 20, which takes so many at random, or --max-rows 149 if you mean it" in message
     few = found(f"{command} --max-rows 40 --hold-out 0.25")
     assert (few["rows"], few["held_out"]) == (30, 10)
     assert found(f"{command} --max-rows 149")["rows"] == 149

@@ -29,4 +29,4 @@ print(test.summary())
 # %%
 # Above the statistic among random swaps of y and yhat, below the balls.
 fig, axes = plt.subplots(2, 1, figsize=(6, 5.6), layout="constrained")
-test.plot(axes)
+_ = test.plot(axes)

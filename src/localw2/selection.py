@@ -17,6 +17,7 @@ import numpy as np
 from scipy.spatial import cKDTree
 from scipy.special import ndtr
 from scipy.stats import binom
+from sklearn.utils.parallel import Parallel, delayed
 
 from localw2._validation import Array, as_array, as_rows, check_count, check_flag, seed_of
 from localw2.balls import Nearest
@@ -150,7 +151,9 @@ def select_delta(
     norms = candidate_norms(x, y, relevance) if auto else {"given": check_norm(norm)}
     usable = _sizes(sizes, len(rows))
     trial = _Trial(rows, outputs, usable, debiased, np.random.default_rng(seed))
-    nearest = [t for name, n in norms.items() for t in trial.nearest(name, n)]
+    # One after the other, unless a joblib.parallel_config says where else.
+    tasks = (delayed(trial.nearest)(name, n) for name, n in norms.items())
+    nearest = [t for found in Parallel()(tasks) for t in found]
     kept = _simplest(nearest, next(iter(norms)))
     # One radius is tried in the norm that won.
     radii = trial.radii(kept.name, kept.norm)

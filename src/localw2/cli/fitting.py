@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 
 DRAWS = 200  # of each row held out
-MOST_ROWS = 100_000  # of a fit that was not told how many to use: 4 GB
 _PURPOSE, _CHOSEN = 7, 8  # keep these random numbers apart from others of the same seed
 
 
@@ -180,16 +179,10 @@ class FitRows:
         return cls(X, outputs, np.zeros(len(X), bool), table, inputs, targets, left_out)
 
     def at_most(self, count: int | None, seed: int) -> FitRows:
-        """The same with so many rows at most, chosen at random; too many are not taken unasked."""
+        """The same with so many rows at most, chosen at random."""
         import numpy as np
 
         n = len(self.X)
-        if count is None and n > MOST_ROWS:
-            raise ValueError(
-                f"{self.table.source} has {n} rows. All of them in one fit take hours, and more memory than "
-                f"most machines have (some 40 kB a row). Add --max-rows {MOST_ROWS // 5}, which takes so "
-                f"many at random, or --max-rows {n} if you mean it."
-            )
         if count is None or count >= n:
             return self
         kept = np.sort(np.random.default_rng([seed, _CHOSEN]).permutation(n)[:count])

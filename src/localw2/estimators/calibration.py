@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from sklearn.utils.parallel import Parallel, delayed
 
 from localw2._validation import Array
 from localw2.conformal import Calibration, central_interval, central_scores, joint_level
@@ -64,8 +65,12 @@ def calibrated(estimator: Any, X: Array, y: Array, seed: int) -> Calibration | N
     parts = groups(len(X), seed)
     if not estimator.fit_.stopped.startswith("interrupted"):
         try:
-            for group, rows in enumerate(parts):
-                found.append(_group_scores(estimator, X, y, rows, group, seed))
+            # One after the other, unless a joblib.parallel_config says where else; each one as it is done.
+            fits = Parallel(return_as="generator")(
+                delayed(_group_scores)(estimator, X, y, rows, group, seed) for group, rows in enumerate(parts)
+            )
+            for part in fits:
+                found.append(part)
         except KeyboardInterrupt:
             # The fit itself is whole: only what would follow is given up.
             estimator.fit_.stopped = "interrupted in the calibration"
