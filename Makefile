@@ -38,8 +38,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 demo: $(INSTALLED)
 	$(BIN)/python examples/demo.py
 
+# A file's tests stay together: they share what their fixtures made.
 test: lint types
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 import localw2
 from localw2 import LocalW2ODE, LocalW2Regressor, RandomCoefficientRegressor, SolverError, training
-from localw2.cli import _COMMANDS, app, fitting, showing
+from localw2.cli import _COMMANDS, app, showing
 from localw2.cli.long_tables import trajectories
 from localw2.metrics import crps
 from localw2.tables import read_table, write_table
