@@ -395,7 +395,7 @@ def test_storable(model):
         (Ridge, "Ridge is not an instance"),
         (None, "regressor"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 def test_not_storable(model, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # a Pipeline's cache goes here
