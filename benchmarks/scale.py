@@ -7,7 +7,7 @@
 The first form times steps of ``train`` on lazy balls (32 a step, neighbours searched for in every step) of
 the 50 x 2 network with 4 draws, and scales them to an epoch, which sees each ball once. ``--fit`` times whole
 fits of ``LocalW2Regressor`` with its defaults. ``--batches`` shows how the error depends on the balls a step,
-at 400 steps and at one number of balls in all. Each case is a process of its own, so that its peak memory is
+at an equal number of balls in all. Each case is a process of its own, so that its peak memory is
 its own. On a CPU that others use too, the seconds of the processor (all threads) are the ones to go by.
 """
 
@@ -32,7 +32,7 @@ from localw2.batches import BallStream
 from localw2.distributed import Crew
 
 COLUMNS, BALL, DRAWS = 8, 64, 4
-BATCHES = (8, 32, 128, 512)
+BATCHES = (8, 16, 32, 64, 128, 256)
 TEST_ROWS = 4000
 
 
@@ -168,16 +168,15 @@ def show_fits(sizes: list[int], device: str, base: str) -> None:
 
 
 def show_batches(n: int, device: str, picture: str) -> None:
-    """Errors against the balls of a step, at a fixed number of steps and of balls."""
+    """Errors against the balls of a step, at two lengths of the fit: a line is of equal cost."""
     lines: dict[str, list[tuple[int, float, float]]] = {}
-    for words, budget in (("400 steps", None), ("51 200 balls in all", 51_200)):
-        print(f"{words}: balls a step, error of the mean, error of the SD, CPU seconds")
+    for epochs in (100, 400):
+        print(f"{epochs} epochs: balls a step, error of the mean, error of the SD, CPU seconds")
         for balls in BATCHES:
-            epochs = 400 if budget is None else budget // balls
             case = alone(kind="fit", n=n, device=device, base="none", batch_balls=balls, max_epochs=epochs)
             mean, std = case["mean_error"], case["std_error"]
-            lines.setdefault(words, []).append((balls, mean, std))
-            print(f"{balls:>6}{mean:>9.3f}{std:>9.3f}{case['cpu']:>8.0f}", flush=True)
+            lines.setdefault(f"{epochs} epochs", []).append((balls, mean, std))
+            print(f"{balls:>6}{mean:>9.3f}{std:>9.3f}{case['cpu']:>8.0f}  {case['plan']}", flush=True)
     if picture:
         draw(lines, n, picture)
 

@@ -9,11 +9,11 @@ from joblib import parallel_config
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import GridSearchCV
 
-from localw2 import LocalW2Regressor, RandomCoefficientRegressor, select_delta
+from localw2 import LocalW2Regressor, Nearest, RandomCoefficientRegressor, select_delta
 
 distributed = pytest.importorskip("distributed")
 
-QUICK = {"max_epochs": 3, "width": 4, "n_folds": 3, "base": Ridge(), "delta": 1.0, "random_state": 0}
+QUICK = {"max_epochs": 3, "width": 4, "n_folds": 3, "base": Ridge(), "delta": Nearest(8), "random_state": 0}
 
 # What dask leaves open when it ends is not ours to close.
 pytestmark = pytest.mark.filterwarnings(
@@ -21,14 +21,14 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-@pytest.fixture(scope="module")
-def client():
-    """A scheduler and a worker with two threads in a process; with one thread joblib would not ask it."""
+@pytest.fixture(scope="module", params=[False, pytest.param(True, marks=pytest.mark.slow)])
+def client(request):
+    """A scheduler and a worker with two threads, here or in a process; with one joblib would not ask it."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with (
         warnings.catch_warnings(),
         distributed.LocalCluster(
-            n_workers=1, threads_per_worker=2, processes=True, dashboard_address=None
+            n_workers=1, threads_per_worker=2, processes=request.param, dashboard_address=None
         ) as cluster,
         distributed.Client(cluster) as client,
     ):

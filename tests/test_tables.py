@@ -242,6 +242,21 @@ def test_json_has_no_words_for_what_is_not_finite(tmp_path):
     assert found == {"x": [1.0, None, None, None], "row": [0, 1, 2, 3]}
 
 
+def test_parquet_is_read_in_row_groups(tmp_path, monkeypatch):
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    numbers = [None, *range(1, 25)]
+    table = arrow.table({"a": numbers, "day": [None, "", *(f"d{i}" for i in range(23))], "b": [True] * 25})
+    parquet.write_table(table, tmp_path / "t.parquet", row_group_size=10)
+    monkeypatch.setattr(parquet, "read_table", None)  # which would hold all of it twice
+    found = read_table(tmp_path / "t.parquet")
+    np.testing.assert_array_equal(found.columns["a"], [np.nan, *range(1, 25)])
+    assert found.columns["day"].tolist() == ["", "", *(f"d{i}" for i in range(23))]
+    assert found.columns["b"].tolist() == [1.0] * 25
+    assert (found.bad["day"].cell, found.bad["day"].line) == ("d0", 3)
+    assert found.n_rows == 25
+
+
 def test_parquet_types(tmp_path):
     arrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")

@@ -188,23 +188,39 @@ def _opened(name: str) -> Iterator[IO[bytes]]:
 def _parquet(file: IO[bytes], source: str, sha256: str) -> Table:
     arrow, parquet = _arrow()
     try:
-        data = parquet.read_table(file)
+        stored = parquet.ParquetFile(file)
+        names = header_names(stored.schema_arrow.names, source)
+        n_rows, kinds = stored.metadata.num_rows, stored.schema_arrow.types
+        numeric = [any(getattr(arrow.types, f"is_{known}")(kind) for known in _NUMERIC) for kind in kinds]
+        columns = {
+            name: np.empty(n_rows, np.float64 if number else object)
+            for name, number in zip(names, numeric, strict=True)
+        }
+        start = 0
+        # Group by group, so that a large file is never held twice.
+        for group in range(stored.num_row_groups):
+            part = stored.read_row_group(group)
+            for name, column, number in zip(names, part.columns, numeric, strict=True):
+                columns[name][start : start + len(column)] = _parquet_cells(arrow, column, number)
+            start += part.num_rows
     except (arrow.ArrowException, OSError) as error:
         raise ValueError(f"{source} is no valid Parquet file: {error}") from None
-    names = header_names(data.column_names, source)
-    columns, bad = {}, {}
-    for name, column in zip(names, data.columns, strict=True):
-        kind = column.type
-        if any(getattr(arrow.types, f"is_{known}")(kind) for known in _NUMERIC):
-            # Arrow has no way from truth values to numbers but by way of small integers.
-            whole = column.cast(arrow.int8()) if arrow.types.is_boolean(kind) else column
-            columns[name] = np.array(whole.cast(arrow.float64()).to_numpy(), np.float64)
-            continue
-        cells = ["" if value is None else str(value) for value in column.to_pylist()]
-        columns[name] = np.array([*cells, None], object)[:-1]
-        first = next((place for place, cell in enumerate(cells) if cell), 0)
-        bad[name] = BadCell("".join(cells[first : first + 1]), first + 1, f"the column's type is {kind}")
-    return Table(names, columns, np.arange(1, data.num_rows + 1), source, bad, sha256)
+    bad = {}
+    for name, kind, number in zip(names, kinds, numeric, strict=True):
+        if not number:
+            first = next((place for place, cell in enumerate(columns[name]) if cell), 0)
+            cell = "".join(columns[name][first : first + 1])
+            bad[name] = BadCell(cell, first + 1, f"the column's type is {kind}")
+    return Table(names, columns, np.arange(1, n_rows + 1), source, bad, sha256)
+
+
+def _parquet_cells(arrow: Any, column: Any, number: bool) -> Any:
+    """A part of a column as float64, NaN where nothing is, or as text."""
+    if not number:
+        return ["" if value is None else str(value) for value in column.to_pylist()]
+    # Arrow has no way from truth values to numbers but by way of small integers.
+    whole = column.cast(arrow.int8()) if arrow.types.is_boolean(column.type) else column
+    return whole.cast(arrow.float64()).to_numpy()
 
 
 def _arrow() -> tuple[Any, Any]:

@@ -1,8 +1,8 @@
 """What a regressor does differently with many rows, so that the defaults serve a million of them.
 
 Up to ``MANY_ROWS`` a fit sees every ball in every step. Beyond, the mean is chosen and fitted on a sample,
-balls are found when a step needs them, and an epoch is one step on some balls: the time of a fit then hardly
-grows with the rows, and its memory in proportion to them.
+balls are found when a step needs them, and an epoch is a few steps on some balls: the time of a fit then
+hardly grows with the rows, and its memory in proportion to them.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from localw2.lazy_neighborhoods import MANY_ROWS, LazyNeighborhoods
 from localw2.neighborhoods import Neighborhoods
 
 BASE_ROWS = 50_000  # that base="auto" is chosen and fitted on
-BATCH_EDGES = 1 << 14  # rows, balls counted one by one, that a step is made of
-MOST_BALLS, FEWEST_BALLS = 1024, 32
+# Rows, ball by ball, that a step and an epoch are made of: many small steps learn more than few large ones
+# (benchmarks/scale.py --batches), but below some thousand rows they take no less time.
+BATCH_EDGES, EPOCH_EDGES = 1 << 11, 1 << 14
+FEWEST_BALLS = 16
 _PURPOSE = 7  # keeps these random numbers apart from others of the same seed
 
 
@@ -34,8 +36,8 @@ class RowPlan:
     ``batch_balls`` balls a step, or None for all of them; ``epoch_balls`` an epoch, or None for all.
     ``slack`` is that of the search for nearest rows (see ``LazyNeighborhoods.nearest``), 0 for an exact one.
 
-    >>> RowPlan(1_000_000, 50_000, 256, 256, 1.0)
-    RowPlan(n_rows=1000000, base_rows=50000, batch_balls=256, epoch_balls=256, slack=1.0)
+    >>> RowPlan(1_000_000, 50_000, 32, 256, 1.0)
+    RowPlan(n_rows=1000000, base_rows=50000, batch_balls=32, epoch_balls=256, slack=1.0)
     """
 
     n_rows: int
@@ -59,10 +61,10 @@ def plan_rows(
     """
     if isinstance(hoods, Neighborhoods):
         return RowPlan(hoods.n_rows, base_rows, batch_balls, None, 0.0)
-    if batch_balls is None:
-        size = balls.k if isinstance(balls, Nearest) else float(hoods.probed_size)
-        batch_balls = int(np.clip(BATCH_EDGES / size, FEWEST_BALLS, MOST_BALLS))
-    return RowPlan(hoods.n_rows, base_rows, batch_balls, batch_balls, hoods.slack)
+    size = balls.k if isinstance(balls, Nearest) else float(hoods.probed_size)
+    batch = max(FEWEST_BALLS, round(BATCH_EDGES / size)) if batch_balls is None else batch_balls
+    n_steps = max(1, round(EPOCH_EDGES / size / batch))
+    return RowPlan(hoods.n_rows, base_rows, batch, n_steps * batch, hoods.slack)
 
 
 def center_rows(

@@ -89,7 +89,7 @@ class LocalW2Regressor(Answering, Judged, RegressorMixin, BaseEstimator):  # typ
         Train the network on standardised X and on residuals of unit spread, several outputs decorrelated.
     max_epochs, learning_rate, weight_decay, schedule, batch_balls
         Training, see ``FitConfig``; ``batch_balls=None`` takes all balls in a step. Beyond 50 000 rows an
-        epoch is one step on some balls, and "auto" fits the base to a sample (see ``plan_``).
+        epoch is a few steps on some balls, and "auto" fits the base to a sample (see ``plan_``).
     checkpoint : path or None
         A file to continue from: a fit that was killed resumes when ``fit`` is called again with the same data
         and settings. It is removed when the fit is done. With ``random_state=None`` the random numbers then
