@@ -7,7 +7,7 @@ INSTALLED := .venv/.installed
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types test-slow docs dist bench-loss bench-fit bench-accuracy bench-gpu bench-neighbors bench-ode bench-accuracy-ode bench-selection bench-calibration bench-accuracy-uci bench-explorer paper paper-quick clean
+.PHONY: help demo test lint types test-slow docs dist bench-loss bench-fit bench-accuracy bench-gpu bench-neighbors bench-scale bench-ode bench-accuracy-ode bench-selection bench-calibration bench-accuracy-uci bench-explorer paper paper-quick clean
 
 help:
 	@echo "make demo            set up .venv, then fit the nonlinear example and draw it"
@@ -20,6 +20,7 @@ help:
 	@echo "make bench-accuracy  errors of the defaults on fresh seeds, beside the oracles"
 	@echo "make bench-gpu       a CUDA device: training, large passes, assignment against all cores (2 minutes)"
 	@echo "make bench-neighbors a million rows: seconds and peak memory"
+	@echo "make bench-scale     a thousand to a million rows: seconds, memory and how they grow"
 	@echo "make bench-ode       an epoch of the paper's ODE problem against the loop, as a ratio"
 	@echo "make bench-accuracy-ode errors of ODE fits beside the truth (half an hour)"
 	@echo "make bench-selection DATA=dir   delta=auto against the best delta of a grid"
@@ -84,6 +85,10 @@ bench-gpu: $(INSTALLED)
 
 bench-neighbors: $(INSTALLED)
 	$(BIN)/python benchmarks/neighbors.py
+
+bench-scale: $(INSTALLED)
+	$(BIN)/python benchmarks/scale.py
+	$(BIN)/python benchmarks/scale.py --fit --min-rows 1e5
 
 bench-ode: $(INSTALLED)
 	$(BIN)/python benchmarks/ode.py

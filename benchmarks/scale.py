@@ -32,7 +32,7 @@ from localw2.batches import BallStream
 from localw2.distributed import Crew
 
 COLUMNS, BALL, DRAWS = 8, 64, 4
-BATCHES = (8, 16, 32, 64, 128, 256)
+BATCHES = (8, 32, 128, 512)
 TEST_ROWS = 4000
 
 

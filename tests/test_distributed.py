@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from joblib import Parallel, delayed
 from scipy import stats
 
 from localw2 import FitConfig, Neighborhoods, Objective, RandomLinear, RandomMLP, train
@@ -151,6 +152,19 @@ def test_alone_there_is_no_job(monkeypatch):
     assert crew.agreed("x") == "x"
     assert crew.any(True)
     assert not crew.any(False)
+
+
+def test_a_worker_of_joblib_is_no_rank(monkeypatch):
+    """It inherits the environment of one; joining would wait for ever."""
+    for name, value in (
+        ("RANK", "1"),
+        ("WORLD_SIZE", "2"),
+        ("MASTER_ADDR", "localhost"),
+        ("MASTER_PORT", "1"),
+    ):
+        monkeypatch.setenv(name, value)
+    (crew,) = Parallel(n_jobs=2)([delayed(Crew.join)()])
+    assert crew == Crew()
 
 
 # --- several processes ---

@@ -46,9 +46,9 @@ def test_a_fit_of_many_rows_is_as_good_and_tells_what_it_used(base, many, monkey
     assert len(model.fit_.history) == 40
     test, _, std = rows(500, seed=1)
     mean, spread = model.predict(test, return_std=True)
-    # Against SDs of 1.2 and of .2 to .5; measured .06 and .06 to .08 over five seeds.
-    assert np.sqrt(((mean - 2 * test[:, 0]) ** 2).mean()) < 0.2
-    assert np.sqrt(((spread - std) ** 2).mean()) < 0.16
+    # A mean that is constant errs by 1.2, a spread by .15; this fit by .06 at most and by .09.
+    assert np.sqrt(((mean - 2 * test[:, 0]) ** 2).mean()) < 0.15
+    assert np.sqrt(((spread - std) ** 2).mean()) < 0.12
     model.save(tmp_path / "model")
     again = load(tmp_path / "model")
     assert again.plan_ is None

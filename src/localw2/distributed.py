@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from multiprocessing import parent_process
 from typing import Any, final
 
 import torch
@@ -51,7 +52,8 @@ class Crew:
         if not dist.is_available():
             return cls()
         if not dist.is_initialized():
-            if not all(os.environ.get(name) for name in _ENVIRONMENT):
+            # A worker of joblib inherits the environment of a rank without being one.
+            if parent_process() is not None or not all(os.environ.get(name) for name in _ENVIRONMENT):
                 return cls()
             _open()
         return cls(dist.get_rank(), dist.get_world_size(), True)
@@ -95,9 +97,9 @@ class Crew:
         for parameter in parameters:
             known = parameter.grad is not None and not failed
             grad = parameter.grad if known and parameter.grad is not None else torch.zeros_like(parameter)
-            parts += [grad.reshape(-1).double() * factor, torch.tensor([float(known)], device=device)]
-        parts.append(torch.tensor([0.0 if failed else loss * share, float(failed)], device=device).double())
-        total = torch.cat([part.double() for part in parts])
+            parts += [grad.reshape(-1).double() * factor, grad.new_tensor([known], dtype=torch.float64)]
+        words = [0.0 if failed else loss * share, float(failed)]
+        total = torch.cat([*parts, torch.tensor(words, dtype=torch.float64, device=device)])
         with self._contact():
             dist.all_reduce(total)
         start = 0
