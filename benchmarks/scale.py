@@ -170,7 +170,7 @@ def show_fits(sizes: list[int], device: str, base: str) -> None:
 def show_batches(n: int, device: str, picture: str) -> None:
     """Errors against the balls of a step, at two lengths of the fit: a line is of equal cost."""
     lines: dict[str, list[tuple[int, float, float]]] = {}
-    for epochs in (100, 400):
+    for epochs in (25, 100):
         print(f"{epochs} epochs: balls a step, error of the mean, error of the SD, CPU seconds")
         for balls in BATCHES:
             case = alone(kind="fit", n=n, device=device, base="none", batch_balls=balls, max_epochs=epochs)

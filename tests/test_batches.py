@@ -1,7 +1,7 @@
 """Mini-batches of balls: the loss of a batch is an unbiased estimate of the full loss, exactly."""
 
 from collections import Counter
-from itertools import permutations
+from itertools import pairwise, permutations
 
 import numpy as np
 import pytest
@@ -93,7 +93,7 @@ def test_the_loss_of_a_batch_of_merged_balls_has_the_full_loss_as_its_mean(
 
     runs = range(-(-n // block))
     outcomes = [(order, begin) for order in permutations(runs) for begin in range(n)]
-    for low, high in zip(cuts[:-1], cuts[1:], strict=True):
+    for low, high in pairwise(cuts):
         for order, begin in outcomes:
             draw = EveryDraw(order, begin, (low + high) / 2)
             monkeypatch.setattr(np.random, "default_rng", lambda _, draw=draw: draw)

@@ -194,12 +194,13 @@ def tables(folder):
     for name, part in (("wells", wells[:70]), ("new", wells[70:])):
         lines = [f"well {i},{a},{b},{c}\n" for i, (a, b, c) in enumerate(part)]
         (folder / f"{name}.csv").write_text("name,depth,rain,yield\n" + "".join(lines))
-    lines = [
-        f"{cell},{hour},{math.exp(rate * hour)},{1 + rate * hour}\n"
-        for cell, rate in enumerate(rng.normal(0.1, 0.02, 12))
-        for hour in (0, 4, 8)
-    ]
-    (folder / "cells.csv").write_text("cell,hour,mass,length\n" + "".join(lines))
+    for name, rates in (("cells", rng.normal(0.1, 0.02, 12)), ("new-cells", rng.normal(0.1, 0.02, 12))):
+        lines = [
+            f"{cell},{hour},{math.exp(rate * hour)},{1 + rate * hour}\n"
+            for cell, rate in enumerate(rates)
+            for hour in (0, 4, 8)
+        ]
+        (folder / f"{name}.csv").write_text("cell,hour,mass,length\n" + "".join(lines))
 
 
 def console_lines(page):

@@ -9,7 +9,6 @@ from scipy import special, stats
 
 from localw2 import Neighborhoods, Objective, SlicedW2, SquaredW2
 
-
 # Integrals over u in (0, 1) as sums over z with u = Phi(z), where all that is integrated here is smooth.
 Z = np.linspace(-8, 8, 3001)
 U, DU = stats.norm.cdf(Z), stats.norm.pdf(Z) * (Z[1] - Z[0])

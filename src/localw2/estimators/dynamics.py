@@ -31,6 +31,7 @@ from localw2.estimators.settings import (
     device_of,
     discrepancy_of,
     fingerprint,
+    fit_seed,
     fresh_seed,
 )
 from localw2.estimators.storing_dynamics import function_print, restore_ode, store_ode
@@ -218,7 +219,7 @@ class LocalW2ODE(JudgedPaths, BaseEstimator):  # type: ignore[misc]  # scikit-le
         device = device_of(self.device)
         printed = fingerprint(self, data.values, np.column_stack([data.number, data.time + data.t0]))
         printed += "".join(function_print(function) for function in (self.field, self.observe))
-        seed = fresh_seed(self.random_state, printed if self.checkpoint is not None else None)
+        seed = fit_seed(self.random_state, printed if self.checkpoint is not None else None)
         generator = torch.Generator().manual_seed(seed)
         dtype = torch.float32 if isinstance(self.field, str) else torch.float64
         rows = data.pairs() if self.linked else data.singles()

@@ -11,7 +11,6 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from localw2._validation import Array, check_count, check_flag
-from localw2.distributed import Crew
 from localw2.estimators.anchoring import Anchored, anchor_strength
 from localw2.estimators.answering import Answering
 from localw2.estimators.bases import local_spread
@@ -31,7 +30,7 @@ from localw2.estimators.settings import (
     device_of,
     discrepancy_of,
     fingerprint,
-    fresh_seed,
+    fit_seed,
 )
 from localw2.estimators.storing import restore_regressor, store_regressor
 from localw2.fit_config import FitConfig
@@ -228,8 +227,7 @@ class LocalW2Regressor(Answering, Judged, RegressorMixin, BaseEstimator):  # typ
         self._y_ndim, self.n_outputs_ = y.ndim, outputs.shape[1]
         self.outcomes_ = Outcomes.of(outputs, self.bounds, self.values)
         data = fingerprint(self, X, outputs)
-        known = data if self.checkpoint is not None else None
-        seed: int = Crew.join().agreed(fresh_seed(self.random_state, known))
+        seed = fit_seed(self.random_state, data if self.checkpoint is not None else None)
         config, device = self._config(seed, data), device_of(self.device)
         net = RandomMLP(
             X.shape[1],

@@ -11,6 +11,7 @@ import torch
 from sklearn.utils import check_random_state
 
 from localw2._validation import Array, as_array
+from localw2.distributed import Crew
 from localw2.losses import MMD, MSE, Discrepancy, EnergyScore, MeanVar, SlicedW2, SquaredW2
 from localw2.persistence import check_writable
 
@@ -69,6 +70,11 @@ def fresh_seed(random_state: Any, fingerprint: str | None = None) -> int:
     state = check_random_state(random_state)
     high, low = (int(v) for v in state.randint(0, 2**31, size=2, dtype=np.int64))
     return (high << 31) + low
+
+
+def fit_seed(random_state: Any, fingerprint: str | None) -> int:
+    """The seed of a fit: ``fresh_seed``, that of the first process if several make the fit together."""
+    return int(Crew.join().agreed(fresh_seed(random_state, fingerprint)))
 
 
 def fingerprint(estimator: Any, x: Array, y: Array) -> str:
