@@ -28,7 +28,7 @@ def client(request):
     with (
         warnings.catch_warnings(),
         distributed.LocalCluster(
-            n_workers=1, threads_per_worker=2, processes=request.param, dashboard_address=None
+            n_workers=1, threads_per_worker=2, processes=request.param, dashboard_address="127.0.0.1:0"
         ) as cluster,
         distributed.Client(cluster) as client,
     ):
