@@ -71,11 +71,11 @@ def run(
     listener = listen(host, port)
     server = _Server(configured(app))
     url = address(host, listener.getsockname()[1], token)
-    tell(url)
-    if open_browser:
-        threading.Thread(target=_show, args=(server.ready, url), daemon=True).start()
-    # uvicorn ends in order on Ctrl-C, then hands it on.
+    # uvicorn ends in order on Ctrl-C, then hands it on. It may come as soon as the address is told.
     with listener, contextlib.suppress(KeyboardInterrupt):
+        tell(url)
+        if open_browser:
+            threading.Thread(target=_show, args=(server.ready, url), daemon=True).start()
         server.run(sockets=[listener])
 
 
