@@ -211,12 +211,9 @@ def filled(text: str, blocks: dict[str, Callable[[Sequence[Record]], str]], reco
     for name, make in blocks.items():
         content = make(records) if records or make is settings else NOTHING
         begin, end = f"<!-- accuracy:begin {name} -->", f"<!-- accuracy:end {name} -->"
-        text = re.sub(
-            f"{re.escape(begin)}.*?{re.escape(end)}",
-            lambda _, b=begin, c=content, e=end: f"{b}\n{c}\n{e}",  # type: ignore[misc]
-            text,
-            flags=re.DOTALL,
-        )
+        before, found, rest = text.partition(begin)
+        if found:
+            text = f"{before}{begin}\n{content}\n{end}{rest.partition(end)[2]}"
     return text
 
 
