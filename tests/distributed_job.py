@@ -17,6 +17,7 @@ import torch
 from localw2 import (
     FitConfig,
     LazyNeighborhoods,
+    LocalW2ODE,
     LocalW2Regressor,
     Neighborhoods,
     Objective,
@@ -26,6 +27,7 @@ from localw2 import (
     SquaredW2,
     train,
 )
+from localw2.datasets import FourStates
 from localw2.estimators.anchoring import Anchored
 from localw2.models.base import RandomMap
 
@@ -111,6 +113,16 @@ def regression():
     return {f"regression.{k}": v.numpy() for k, v in model.model_.state_dict().items()}
 
 
+def dynamics():
+    """An ODE, whose trajectories every rank simulates: the fit of one process with the same seed."""
+    paths, t, _ = FourStates().sample(12, random_state=0)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="ObservedPaths does not take its noise row by row")
+        model = LocalW2ODE(max_epochs=4, width=6, random_state=0).fit(paths[:, :6], t[:6])
+    found = {f"dynamics.{k}": v.numpy() for k, v in model.model_.state_dict().items()}
+    return found | {"dynamics.losses": np.array(model.fit_.losses)}
+
+
 def long(path, epochs, pause):
     """A fit with a checkpoint that lasts long enough to be killed."""
     model, objective, x, settings = case("batches")
@@ -136,7 +148,7 @@ def main(out, *names):
     else:
         found = {}
         for name in names:
-            found |= regression() if name == "regression" else fit(name)
+            found |= {"regression": regression, "dynamics": dynamics}.get(name, lambda n=name: fit(n))()
     rank = os.environ.get("RANK", "0")
     np.savez(f"{out}.{rank}.npz", **found)
 

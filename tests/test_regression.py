@@ -266,7 +266,7 @@ class TestPaper:
         x, y = two_outputs(60)
         scaled = LocalW2Regressor(**QUICK, base=None, delta=0.3, norm=norm, random_state=0).fit(x, y[:, 0])
         plain = Neighborhoods.within(x[:, :1], 0.3)
-        objective, _ = scaled._objective(x, y[:, :1], 0, torch.device("cpu"))
+        objective, _ = scaled._objective(x, y[:, :1], scaled.model_, scaled.fit_.config)
         assert torch.equal(objective.hoods.sizes, plain.at_least(2).sizes)
 
     @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ class TestPaper:
         x, y = two_outputs(40)
         model = LocalW2Regressor(max_epochs=2, width=4, base=None, discrepancy=name, debiased=debiased)
         model.fit(x, y[:, :n_outputs])
-        objective, _ = model._objective(x, y[:, :n_outputs], 0, torch.device("cpu"))
+        objective, _ = model._objective(x, y[:, :n_outputs], model.model_, model.fit_.config)
         assert objective.discrepancy == expected
 
 

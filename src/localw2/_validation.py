@@ -173,4 +173,4 @@ def seed_of(random_state: Any) -> int:
         raise ValueError(f"random_state={random_state!r} must be None, an int >= 0 or a numpy Generator.")
     if isinstance(random_state, Integral) and int(random_state) < 0:
         raise ValueError(f"random_state={random_state} must be >= 0.")
-    return int(np.random.default_rng(random_state).integers(2**63))  # type: ignore[arg-type]
+    return int(np.random.default_rng(random_state).integers(2**63))  # type: ignore[arg-type]  # numpy's stub lacks Integral

@@ -99,4 +99,4 @@ class _ForwardGradient(torch.autograd.Function):
 
 
 # torch reads the signature at every call; a stored one is found five times faster.
-_ForwardGradient.forward.__signature__ = signature(_ForwardGradient.forward)  # type: ignore[attr-defined]
+_ForwardGradient.forward.__signature__ = signature(_ForwardGradient.forward)  # type: ignore[attr-defined]  # a function may have one

@@ -34,7 +34,7 @@ class StackedLosses:
 
     def __call__(self, yhat: Tensor) -> Tensor:
         """Losses (V,) of outputs (V, S, N[, T][, d]), which can be differentiated once."""
-        values: Tensor = _StackedLoss.apply(yhat, self)  # type: ignore[no-untyped-call]
+        values: Tensor = _StackedLoss.apply(yhat, self)  # type: ignore[no-untyped-call]  # torch has no type for apply
         return values
 
     def solve(self, yhat: Tensor) -> tuple[Tensor, Tensor]:

@@ -134,6 +134,10 @@ def _group_scores(estimator: Any, X: Array, y: Array, rows: Array, group: int, s
         "history": None,  # the file is of the whole fit, which is done
         "random_state": seed % 2**32,
     }
+    if isinstance(
+        estimator.delta, list | tuple
+    ):  # which of them is best was seen on all rows, as of the base
+        settings |= {"delta": estimator.delta_, "norm": estimator.norm_}
     others = np.setdiff1d(np.arange(len(X)), rows)
     # Not fit(), which would remove the checkpoint: a killed calibration finds its finished parts by them.
     with warnings.catch_warnings():

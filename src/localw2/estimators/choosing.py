@@ -25,10 +25,11 @@ _RELEVANCE_ROWS, _RELEVANCE_MODELS = 500, 3  # enough to tell which columns move
 @final
 @dataclass(frozen=True)
 class ChosenBalls:
-    """Balls, their norm, and how they were chosen, if they were."""
+    """Balls, their norm and what it is called, and how they were chosen, if they were."""
 
     balls: Nearest | float
     norm: Norm
+    norm_name: str
     selection: DeltaSelection | None = None
 
     def neighborhoods(self, X: Array) -> Neighborhoods | LazyNeighborhoods:
@@ -41,8 +42,15 @@ class ChosenBalls:
 
 
 def check_delta(delta: Any) -> None:
-    """Raise unless delta is "auto", a radius or ``Nearest(k)``."""
-    if isinstance(delta, Nearest):
+    """Raise unless delta is "auto", a radius, ``Nearest(k)``, or a list of them."""
+    if isinstance(delta, list | tuple):
+        if len(delta) < 2:
+            raise ValueError(f"delta={delta!r} leaves no choice; give two or more, or one without a list.")
+        for one in delta:
+            if isinstance(one, list | tuple):
+                raise ValueError(f"delta={delta!r} has a list in a list; give radii and Nearest(k).")
+            check_delta(one)
+    elif isinstance(delta, Nearest):
         check_count(delta.k, "k of Nearest", 2, why="a ball of one row shows no spread")
     elif isinstance(delta, str) and delta != "auto":
         raise ValueError(f"delta={delta!r} is not known; give 'auto', a radius such as 0.1, or Nearest(50).")
@@ -72,16 +80,17 @@ def near_rows(hoods: Neighborhoods | LazyNeighborhoods, balls: Nearest | float, 
 def choose_balls(X: Array, y: Array, mean: FoldedMean, delta: Any, norm: Any, debiased: bool) -> ChosenBalls:
     """The balls of the loss: as given, or by ``select_delta`` on what the mean leaves out of fold."""
     if not isinstance(delta, str):
-        plain = standardised(X) if isinstance(delta, Nearest) else Euclidean()
-        return ChosenBalls(delta, norm if isinstance(norm, Norm) else plain)
+        plain = (standardised(X), "standardised") if isinstance(delta, Nearest) else (Euclidean(), "plain")
+        return ChosenBalls(delta, *((norm, "given") if isinstance(norm, Norm) else plain))
     if len(X) < _FEWEST:
-        return ChosenBalls(Nearest(len(X)), norm if isinstance(norm, Norm) else standardised(X))
+        few = (norm, "given") if isinstance(norm, Norm) else (standardised(X), "standardised")
+        return ChosenBalls(Nearest(len(X)), *few)
     relevant = relevance(mean, X) if len(mean.models) and not isinstance(norm, Norm) else None
     # Balls of one radius may hold one row, which the loss cannot use: where rows are sparse none would count.
     selection = select_delta(
         X, y, norm, center=mean.out_of_fold, relevance=relevant, debiased=debiased, adaptive=True
     )
-    return ChosenBalls(selection.balls, selection.norm, selection)
+    return ChosenBalls(selection.balls, selection.norm, selection.chosen.norm_name, selection)
 
 
 def standardised(X: Array) -> Norm:

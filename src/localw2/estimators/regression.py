@@ -11,16 +11,15 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from localw2._validation import Array, check_count, check_flag
-from localw2.estimators.anchoring import Anchored, anchor_strength
 from localw2.estimators.answering import Answering
-from localw2.estimators.bases import local_spread
 from localw2.estimators.calibration import calibrated, clear_checkpoints, fitted_rows
-from localw2.estimators.choosing import check_delta, choose_balls, near_rows
+from localw2.estimators.choosing import check_delta, choose_balls
 from localw2.estimators.columns import read_table
 from localw2.estimators.integration import independent_draws
 from localw2.estimators.judging import Judged
 from localw2.estimators.many_rows import center_rows, plan_rows
 from localw2.estimators.outcomes import MATCHED_DRAWS, MATCHED_ROWS, Outcomes, check_outcomes
+from localw2.estimators.residual_loss import ResidualLoss
 from localw2.estimators.scaling import factor, moments
 from localw2.estimators.settings import (
     LARGEST,
@@ -33,6 +32,7 @@ from localw2.estimators.settings import (
     fit_seed,
 )
 from localw2.estimators.storing import restore_regressor, store_regressor
+from localw2.estimators.trained_choice import choose_by_training
 from localw2.fit_config import FitConfig
 from localw2.losses import Objective
 from localw2.models.network import RandomMLP
@@ -40,8 +40,6 @@ from localw2.norms import Norm
 from localw2.persistence import Stored, check_storable, write
 from localw2.seen_rows import SeenRows
 from localw2.training import Fit, train
-
-SCALE_FLOOR = 0.3  # of the overall spread, where the loss divides residuals by their local spread
 
 
 @final
@@ -62,10 +60,12 @@ class LocalW2Regressor(Answering, Judged, RegressorMixin, BaseEstimator):  # typ
         ridge regression, polynomial ridge (degree 2 up to 20 columns, degree 3 up to 4), histogram gradient
         boosting, coarse and fine, and a kernel (a smooth mean). A regressor of yours is cloned and fitted as
         it is; None means no mean.
-    delta : "auto", float or Nearest(k)
+    delta : "auto", float, Nearest(k), or a list of these
         A number is the radius of the balls in the units of X, ``Nearest(k)`` the k nearest rows of each row.
         "auto" chooses k by ``select_delta`` from what the base leaves out of fold: rows are forecast by the
-        others of their balls. See ``selection_``.
+        others of their balls. Of a list that is taken whose network, trained on four fifths of the rows, best
+        forecasts the others; all are trained at once, which on a GPU takes little longer than one.
+        See ``selection_``.
     norm : "auto" or Norm
         The norm that balls are measured in. A ``Norm`` applies to X as given. "auto" is chosen with delta
         from standardised columns, columns weighted by how they move the base, by their slopes, and
@@ -122,7 +122,7 @@ class LocalW2Regressor(Answering, Judged, RegressorMixin, BaseEstimator):  # typ
     base_slope_, base_intercept_ : (d,), m is ``base_intercept_ + base_slope_ * base``: the regression of y
         on the out-of-fold predictions. A base that finds only noise gets slope 0.
     delta_, norm_ : the balls that the loss was taken on (``Nearest(k)`` or a radius) and their norm.
-    selection_ : the ``DeltaSelection`` of ``delta="auto"``, else None; a loaded estimator has it no more.
+    selection_ : the ``DeltaSelection`` of ``delta="auto"`` or a list, else None; not of a loaded estimator.
     plan_ : the ``RowPlan``, what the fit used of its rows; a loaded estimator has it no more.
     model_ : the trained ``RandomMLP`` in float64.
     fit_ : the ``Fit``: history, settings and why training stopped.
@@ -239,9 +239,9 @@ class LocalW2Regressor(Answering, Judged, RegressorMixin, BaseEstimator):  # typ
             generator=torch.Generator().manual_seed(seed),
         )
         rows = fitted_rows(self.calibrate, len(X), seed)
-        objective, center = self._objective(X[rows], outputs[rows], seed, device)
+        objective, center = self._objective(X[rows], outputs[rows], net.to(device), config)
         inputs = self._inputs(X[rows]).to(device, torch.float32)
-        self.fit_: Fit = train(net.to(device), objective, inputs, self.plan_.applied(config))
+        self.fit_: Fit = train(net, objective, inputs, self.plan_.applied(config))
         self.model_ = net.cpu().double().eval()
         self._prediction_seed = seed
         if not self.outcomes_.free:
@@ -308,32 +308,32 @@ class LocalW2Regressor(Answering, Judged, RegressorMixin, BaseEstimator):  # typ
             fingerprint=data,
         )
 
-    def _objective(self, X: Array, y: Array, seed: int, device: torch.device) -> tuple[Objective, Array]:
+    def _objective(self, X: Array, y: Array, net: RandomMLP, config: FitConfig) -> tuple[Objective, Array]:
         """The loss on what the base leaves, and its means out of fold; learns scales and base on the way."""
+        device = next(net.parameters()).device
         discrepancy = discrepancy_of(self.discrepancy, self.debiased, self.n_outputs_)
         self._x_mean, self._x_scale = moments(X, self.standardize)
         mean, base_rows = center_rows(
-            self.base, X, y, self.n_folds, seed % 2**32, self._chosen_base, self.standardize
+            self.base, X, y, self.n_folds, config.seed % 2**32, self._chosen_base, self.standardize
         )
-        chosen = choose_balls(X, y, mean, self.delta, self.norm, self.debiased)
-        self.delta_, self.norm_, self.selection_ = chosen.balls, chosen.norm, chosen.selection
-        balls = chosen.neighborhoods(X)
-        self.plan_ = plan_rows(balls, chosen.balls, self.batch_balls, base_rows)
         self.base_models_, self.base_name_ = mean.models, mean.name
         self.base_slope_, self.base_intercept_ = mean.slope, mean.intercept
         residuals = y - mean.out_of_fold
         self._y_factor, whiten = factor(residuals, self.standardize)
         residuals = residuals @ whiten
-        scale = None
-        if self.base is not None and self.debiased:
-            # Rows weigh alike in the loss, and the network keeps off a mean that is as good as it can be.
-            near = near_rows(balls, chosen.balls, X)
-            spread = np.maximum(local_spread(near, residuals), SCALE_FLOOR)
-            scale = np.broadcast_to(spread[:, None], residuals.shape)
-            strength, by_ball = anchor_strength(near, residuals / scale), self.plan_.batch_balls is not None
-            discrepancy = Anchored(discrepancy, strength, by_ball)
-        target = torch.tensor(residuals, dtype=torch.float32, device=device)
-        return Objective(target, balls, discrepancy, scale=scale), mean.out_of_fold
+        loss = ResidualLoss(discrepancy, self.base is not None and self.debiased, device)
+        if isinstance(self.delta, list | tuple):
+            options = [choose_balls(X, y, mean, delta, self.norm, self.debiased) for delta in self.delta]
+            inputs = self._inputs(X).to(device, torch.float32)
+            chosen = choose_by_training(options, X, residuals, inputs, net, loss, config)
+        else:
+            chosen = choose_balls(X, y, mean, self.delta, self.norm, self.debiased)
+        self.delta_, self.norm_, self.selection_ = chosen.balls, chosen.norm, chosen.selection
+        balls = chosen.neighborhoods(X)
+        self.plan_ = plan_rows(balls, chosen.balls, self.batch_balls, base_rows)
+        return loss.objective(
+            X, residuals, chosen, balls, self.plan_.batch_balls is not None
+        ), mean.out_of_fold
 
     def _matched(self, X: Array, y: Array, center: Array, seed: int) -> Outcomes:
         """Outcomes whose cuts suit the draws at some of the rows."""

@@ -36,6 +36,8 @@ def stored_value(name: str, value: Any) -> Any:
         return None
     if type(value).__name__ in _OBJECTS and type(value) is _OBJECTS[type(value).__name__]:
         return {"object": type(value).__name__, "fields": {k: _number(v) for k, v in asdict(value).items()}}
+    if name == "delta" and isinstance(value, list | tuple):
+        return [stored_value(name, one) for one in value]
     value = _number(value)
     if name in ("bounds", "values") and not (value is None or isinstance(value, str)):
         return [None if v is None else float(v) for v in value]
@@ -57,7 +59,7 @@ def restored_object(value: Any) -> Any:
     """What ``stored_value`` made plain."""
     if isinstance(value, dict) and "object" in value:
         return _OBJECTS[value["object"]](**value["fields"])
-    return value
+    return [restored_object(one) for one in value] if isinstance(value, list) else value
 
 
 def stored_fit(fit: Fit) -> tuple[dict[str, Any], dict[str, Tensor]]:

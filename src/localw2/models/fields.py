@@ -113,12 +113,12 @@ class TrajectoryWeights:
     def of(cls, mean: Tensor, std: Tensor, noise: Tensor) -> TrajectoryWeights:
         """Weights (n, in, out) for noise of that shape."""
         uses: list[tuple[Tensor, Tensor]] = []
-        token: Tensor = _SumOfUses.apply(mean, std, noise, uses)  # type: ignore[no-untyped-call]
+        token: Tensor = _SumOfUses.apply(mean, std, noise, uses)  # type: ignore[no-untyped-call]  # torch
         return cls(torch.addcmul(mean.detach(), std.detach(), noise), token, uses)
 
     def product(self, h: Tensor) -> Tensor:
         """h (n, in) times each trajectory's weights, (n, out)."""
-        outputs: Tensor = _Use.apply(h, self.weights, self.token, self.uses)  # type: ignore[no-untyped-call]
+        outputs: Tensor = _Use.apply(h, self.weights, self.token, self.uses)  # type: ignore[no-untyped-call]  # torch
         return outputs
 
 

@@ -51,7 +51,7 @@ class RandomLayer(nn.Module):
         if omega is not None:
             return torch.matmul(h[:, None], self.mean + self.std * omega).squeeze(1) + self.bias
         noise = normal((len(h), self.mean.shape[1]), h, generator)
-        outputs: Tensor = _GaussianOutputs.apply(h, self.mean, self.std, self.bias, noise)[0]  # type: ignore[no-untyped-call]
+        outputs: Tensor = _GaussianOutputs.apply(h, self.mean, self.std, self.bias, noise)[0]  # type: ignore[no-untyped-call]  # torch
         return outputs
 
     def common(self, h: Tensor, noise: Tensor) -> Tensor:

@@ -1,0 +1,110 @@
+"""Which balls of a list serve best: a network is trained on each, all at once, and scored on other rows."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.spatial import cKDTree
+from torch import Tensor
+
+from localw2._validation import Array
+from localw2.balls import Nearest
+from localw2.estimators.choosing import ChosenBalls
+from localw2.estimators.residual_loss import ResidualLoss
+from localw2.fit_config import FitConfig
+from localw2.lazy_neighborhoods import MANY_ROWS
+from localw2.metrics import crps
+from localw2.models.network import RandomMLP
+from localw2.selection import Candidate, DeltaSelection
+from localw2.stacked_training import train_many
+
+HELD_OUT = 0.2  # of the rows, which score the networks
+FEWEST_ROWS = 20
+_DRAWS = 500  # of every network at a row that scores it
+_CLIMATE_ROWS = 1000  # that stand for all where the whole sample is the forecast
+_RADIUS_ROWS = 1000  # whose distances say how large a ball of the nearest rows is
+_PURPOSE = 8  # keeps these random numbers apart from others of the same seed
+
+
+def choose_by_training(
+    options: list[ChosenBalls],
+    X: Array,
+    residuals: Array,
+    inputs: Tensor,
+    net: RandomMLP,
+    loss: ResidualLoss,
+    config: FitConfig,
+) -> ChosenBalls:
+    """The balls whose network forecasts held-out rows best, by the mean CRPS.
+
+    ``residuals`` (N, d) and ``inputs`` (N, p) are in the units of ``net``, of which each of the balls trains
+    a copy, with the same seed: scores then differ by the balls, not by chance.
+    """
+    n = len(X)
+    if not FEWEST_ROWS <= n <= MANY_ROWS:
+        raise ValueError(
+            f"delta is a list and there are {n} rows (samples): to choose balls by training takes "
+            f"{FEWEST_ROWS} to {MANY_ROWS} rows. Give one delta, or 'auto'."
+        )
+    order = np.random.default_rng([config.seed, _PURPOSE]).permutation(n)
+    held, kept = np.split(order, [round(HELD_OUT * n)])
+    hoods = [option.neighborhoods(X[kept]) for option in options]
+    goals = [
+        loss.objective(X[kept], residuals[kept], option, balls)
+        for option, balls in zip(options, hoods, strict=True)
+    ]
+    nets = [deepcopy(net) for _ in options]
+    # A step of several models takes all balls, and there is nothing to resume.
+    every = replace(config, batch_balls=None, checkpoint=None, resume=False, history=None)
+    train_many(nets, goals, inputs[kept], every, [config.seed] * len(nets))
+    scores = np.stack([_scores(model, inputs[held], residuals[held], config.seed) for model in nets])
+    others = residuals[kept[:_CLIMATE_ROWS]][:, None]
+    everyone = np.broadcast_to(others, (len(others), len(held), residuals.shape[1]))
+    climate = float(crps(residuals[held], everyone).mean()) or 1.0
+    tried = _candidates(options, hoods, scores / climate)
+    best = int(scores.mean(1).argmin())
+    radius = _radius(options[best], X)
+    why = f"of {len(kept)} rows its network learned to forecast the other {len(held)} {_gain(tried[best])}"
+    return replace(options[best], selection=DeltaSelection(tried, tried[best], radius, why, n))
+
+
+def _gain(best: Candidate) -> str:
+    gain = 100 * (1 - best.score)
+    return (
+        f"{gain:.1f} % better than the whole sample does" if gain > 0 else "no better than the whole sample"
+    )
+
+
+def _scores(net: RandomMLP, inputs: Tensor, residuals: Array, seed: int) -> Array:
+    """The CRPS of a network's draws at each row, (rows,), mean over outputs."""
+    generator = torch.Generator(inputs.device).manual_seed(seed)
+    draws = net.eval().sample(inputs, _DRAWS, generator).double().cpu().numpy()
+    scores: Array = crps(residuals, draws).mean(1)
+    return scores
+
+
+def _candidates(options: list[ChosenBalls], hoods: list[Any], scores: Array) -> tuple[Candidate, ...]:
+    """What was tried, with its scores (options, rows), and how far it is behind the best."""
+    gaps = scores - scores[scores.mean(1).argmin()]
+    errors = gaps.std(1, ddof=1) / np.sqrt(scores.shape[1])
+    found = []
+    for option, balls, score, gap, error in zip(options, hoods, scores, gaps, errors, strict=True):
+        counts = np.repeat(balls.sizes.numpy(), balls.weights.numpy().astype(int))
+        low, middle, high = (float(v) for v in np.quantile(counts, [0.05, 0.5, 0.95]))
+        means = float(score.mean()), float(gap.mean()), float(error)
+        name, norm = option.norm_name, option.norm
+        found.append(Candidate(name, norm, option.balls, (low, middle, high), *means))
+    return tuple(found)
+
+
+def _radius(chosen: ChosenBalls, X: Array) -> float:
+    """The radius of balls, for the nearest rows the median of some."""
+    if not isinstance(chosen.balls, Nearest):
+        return chosen.balls
+    rows = chosen.norm.embed(X - X.mean(0))
+    distances, _ = cKDTree(rows).query(rows[:_RADIUS_ROWS], [chosen.balls.k])
+    return float(np.median(distances))
