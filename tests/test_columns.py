@@ -1,12 +1,16 @@
 """Tables with gaps and names: what the regressor makes of them, checked against plain numbers."""
 
+import warnings
+from decimal import Decimal
+
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from sklearn.base import BaseEstimator
 
-from localw2 import LocalW2Regressor, load
-from localw2.estimators.columns import MOST_NAMES, read_rows, read_table
+from localw2 import LocalW2Regressor, Nearest, SeenRowsWarning, conditional_test, load
+from localw2.estimators.columns import MOST_NAMES, encoded_names, read_rows, read_table
 
 QUICK = {"max_epochs": 5, "width": 8, "random_state": 0}
 
@@ -69,6 +73,10 @@ def test_rare_names_share_a_column():
         (lambda x: x.assign(when=pd.Timestamp("2020-01-01")), "'when' is of type .* days since"),
         (lambda x: x.assign(empty=np.nan), "'empty' has no values at all; drop it"),
         (lambda x: x.assign(huge=np.inf), "'huge' has infinite values"),
+        (lambda x: x.assign(void=pd.Series([None] * len(x), dtype=object)), "'void' has no values at all"),
+        (lambda x: x.assign(mixed=["a", 1] * (len(x) // 2)), "'mixed' is of objects .mixed-integer."),
+        (lambda x: x.assign(day=pd.Series([pd.Timestamp(0)] * len(x), dtype=object)), "'day' is of objects"),
+        (lambda x: x.assign(month=pd.period_range("2020", periods=len(x), freq="M")), "'month' is of type"),
     ],
 )
 def test_columns_that_mean_nothing_are_refused_by_name(change, message):
@@ -81,7 +89,7 @@ def test_a_gap_where_there_was_none_is_an_error_and_an_unknown_name_a_warning():
     x, y = table()
     x["full"] = 1.0 * np.arange(len(x))
     model = LocalW2Regressor(base=None, **QUICK).fit(x, y)
-    with pytest.raises(ValueError, match="'full' has missing values, but had none"):
+    with pytest.raises(ValueError, match=r"'full' has missing values .NaN., but had none"):
         model.predict(x.assign(full=np.nan))
     with pytest.warns(UserWarning, match="'site' has names that the fit has not seen, such as 'west'"):
         assert np.isfinite(model.predict(x.assign(site="west"))).all()
@@ -104,3 +112,132 @@ def test_the_whole_chain_learns_from_names_and_gaps_and_survives_a_file(tmp_path
     diagnosis = model.diagnose(new, truth, random_state=0, x_train=x, y_train=y)
     assert diagnosis.verdict
     assert np.isfinite(LocalW2Regressor(base=None, calibrate=True, **QUICK).fit(x, y).predict(new)).all()
+
+
+@pytest.mark.parametrize("kind", ["object", "gap", "decimal", "Float64", "Int64"])
+def test_numbers_in_any_clothes_are_numbers(kind):
+    """Numbers as objects, and pandas' own types with gaps, give what plain floats give."""
+    rng = np.random.default_rng(0)
+    x = pd.DataFrame({"a": rng.integers(-50, 50, 80).astype(float), "c": rng.choice(["u", "v"], 80)})
+    if kind in ("gap", "Float64", "Int64"):
+        x.loc[::9, "a"] = np.nan
+    expected = read_table(Table(), x, x.index)[0]
+    clothes = {
+        "object": lambda a: a.astype(object),
+        "gap": lambda a: a.astype(object).where(a.notna(), None),
+        "decimal": lambda a: a.map(Decimal),
+    }
+    dressed = clothes.get(kind, lambda a: a.astype(kind))(x["a"])
+    np.testing.assert_array_equal(read_table(Table(), x.assign(a=dressed), x.index)[0], expected)
+    alone = read_table(Table(), pd.DataFrame({"a": dressed, "b": 1.0 * x.index}), x.index)[0]
+    assert alone.dtype == np.float64
+    assert alone.shape[1] == (3 if x["a"].isna().any() else 2)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: np.ma.masked_array(np.nan_to_num(x, nan=-999.0), np.isnan(x)),
+        lambda x: np.where(np.isnan(x), None, x.astype(object)),
+        lambda x: [[None if np.isnan(v) else v for v in row] for row in x.tolist()],
+        torch.tensor,
+    ],
+)
+def test_gaps_in_other_tables(make):
+    x = np.random.default_rng(1).normal(size=(40, 2))
+    x[3, 1] = np.nan
+    expected, _, columns = read_table(Table(), x, x[:, 0])
+    found = read_table(estimator := Table(), make(x), x[:, 0])[0]
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(read_rows(estimator, make(x[2:5]), columns), expected[2:5])
+
+
+def test_a_masked_y_is_a_missing_one():
+    x = np.arange(20.0)[:, None]
+    with pytest.raises(ValueError, match="y contains NaN"):
+        read_table(Table(), x, np.ma.masked_array(x[:, 0], x[:, 0] == 3))
+
+
+def test_names_without_a_frame_are_told_what_to_do():
+    x = np.array([[1.0, "u"], [2.0, "v"]], dtype=object)
+    with pytest.raises(ValueError, match=r"could not convert X to numbers: it holds 'u'.*pandas frame"):
+        read_table(Table(), x, [0.0, 1.0])
+
+
+def test_dates_are_refused_wherever_they_come():
+    x, y = table()
+    model = LocalW2Regressor(base=None, **QUICK).fit(x, y)
+    dates = pd.Series(pd.date_range("2020", periods=len(x)))
+    with pytest.raises(ValueError, match=r"column 'dose' is of type datetime64.*days since"):
+        model.predict(x.assign(dose=dates.to_numpy()))
+    with pytest.raises(ValueError, match="y is of type datetime64"):
+        LocalW2Regressor(**QUICK).fit(x, dates)
+    plain = np.arange(20.0)[:, None]
+    with pytest.raises(ValueError, match="X is of type datetime64"):
+        LocalW2Regressor(**QUICK).fit(plain.astype("datetime64[D]"), plain[:, 0])
+    numbers = LocalW2Regressor(base=None, **QUICK).fit(pd.DataFrame({"a": plain[:, 0]}), plain[:, 0])
+    with pytest.raises(ValueError, match="column 'a' is of type datetime64"):
+        numbers.predict(pd.DataFrame({"a": pd.date_range("2020", periods=3)}))
+
+
+def test_text_where_there_were_numbers_is_refused():
+    x, y = table()
+    model = LocalW2Regressor(base=None, **QUICK).fit(x, y)
+    with pytest.raises(ValueError, match="column 'dose' was one of numbers when the model was fitted"):
+        model.predict(x.assign(dose="much"))
+
+
+def test_a_gap_among_names_or_plain_numbers_that_had_none_is_an_error():
+    x, y = table()
+    model = LocalW2Regressor(base=None, **QUICK).fit(x, y)
+    with pytest.raises(ValueError, match="column 'site' has missing values"):
+        model.predict(x.assign(site=None))
+    numbers = np.random.default_rng(0).normal(size=(30, 2))
+    plain = LocalW2Regressor(base=None, **QUICK).fit(pd.DataFrame(numbers, columns=["a", "b"]), numbers[:, 0])
+    with pytest.raises(ValueError, match=r"column 'b' has missing values .NaN., but had none"):
+        plain.predict(pd.DataFrame({"a": [1.0], "b": [np.nan]}))
+
+
+def test_warnings_of_names_go_by_how_many_there_were():
+    rng = np.random.default_rng(0)
+    for count, gap in ((MOST_NAMES, False), (MOST_NAMES - 1, True), (MOST_NAMES + 1, True)):
+        names = rng.permutation(np.resize([f"k{i:03d}" for i in range(count)], 400)).astype(object)
+        if gap:
+            names[:3] = None
+        x = pd.DataFrame({"a": np.arange(400.0), "k": names})
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            _, _, columns = read_table(estimator := Table(), x, x["a"])  # rows of the fit are no news
+        new = x[5:9].assign(k="new")
+        if count > MOST_NAMES:
+            assert len(read_rows(estimator, new, columns)) == 4  # rare names are all alike
+        else:
+            with pytest.warns(UserWarning, match="'k' has names that the fit has not seen, such as 'new'"):
+                read_rows(estimator, new, columns)
+
+
+def test_whole_numbers_as_categories_are_known_again_in_an_array():
+    rng = np.random.default_rng(0)
+    x = pd.DataFrame({"a": rng.normal(size=60), "k": pd.Categorical(rng.integers(3, size=60))})
+    matrix, _, columns = read_table(estimator := Table(), x, x["a"])
+    vars(estimator).pop("feature_names_in_")
+    np.testing.assert_array_equal(read_rows(estimator, x.astype(float).to_numpy(), columns), matrix)
+
+
+def test_judgement_of_tables_with_names():
+    """A diagnosis calls the columns by name, and a test on the rows of the fit is told of as such."""
+    x, y = table()
+    model = LocalW2Regressor(base=None, **QUICK).fit(x, y)
+    with pytest.warns(SeenRowsWarning):
+        tested = conditional_test(x, y, model, Nearest(20), n_permutations=99, random_state=0)
+    assert tested.seen
+    assert tested.seen_share == 1.0
+    new, truth = table(seed=1)
+    assert not conditional_test(new, truth, model.sample, Nearest(20), random_state=0).seen
+    names = encoded_names(model)
+    assert names[:4] == ["dose", "no dose", "site_north", "site_south"]
+    assert encoded_names(model, list("abcd"))[:3] == ["a", "no a", "b_north"]
+    found = model.diagnose(new, truth, random_state=0, names=list("abcd"), x_train=None)
+    assert found.verdict
+    with pytest.raises(ValueError, match="names has 2 entries"):
+        model.diagnose(new, truth, names=["a", "b"])

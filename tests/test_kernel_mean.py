@@ -107,3 +107,22 @@ def test_constant_columns_and_outputs():
     np.testing.assert_allclose(KernelMean().fit(x, np.full(50, 2.5)).predict(x), 2.5)
     with pytest.raises(ValueError, match="negative values"):
         KernelMean().fit(x, y, -np.ones(50))
+
+
+@pytest.mark.parametrize("sd", [0.001, 0.03])
+def test_one_row_more_than_centres_costs_no_accuracy(sd):
+    """With little noise the penalty is far below the rounding of plain normal equations."""
+    rng = np.random.default_rng(0)
+    x, new = rng.normal(size=(800, 3)), rng.normal(size=(500, 3))
+
+    def mean(x):
+        return x @ [1.0, 2.0, -1.0] + 0.3 * x[:, 0] * x[:, 1]
+
+    y = mean(x) + sd * rng.normal(size=800)
+    model = tuned(x, y[:, None], 0)
+    errors = {}
+    for n_centers in (400, 799, 800):
+        fitted = model.set_params(n_centers=n_centers).fit(x, y)
+        errors[n_centers] = np.sqrt(((fitted.predict(new) - mean(new)) ** 2).mean())
+    assert errors[799] < 1.1 * errors[800]
+    assert errors[400] < 1.5 * errors[800]

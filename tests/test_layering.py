@@ -131,6 +131,7 @@ LAZY = {
     "torchdiffeq": ["models.dynamics"],
     "matplotlib": ["plots", "report_figures"],
     "pyarrow": ["tables"],
+    "pandas": ["estimators.columns"],
 }
 # Imported at the top by the programs around the library, which the library itself never imports.
 PROGRAMS = {

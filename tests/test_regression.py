@@ -6,6 +6,7 @@ import sys
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn.base import BaseEstimator, RegressorMixin, clone
@@ -781,3 +782,21 @@ class TestCheckpoint:
         x, y = Nonlinear().sample(60, random_state=0)
         fits = [LocalW2Regressor(**QUICK, checkpoint=tmp_path / "c").fit(x, y).predict(x) for _ in range(2)]
         np.testing.assert_array_equal(*fits)
+
+
+@pytest.mark.parametrize("value", [1e21, 1e300, -1e300])
+def test_rows_that_no_number_can_follow_are_refused(value):
+    x = np.random.default_rng(0).normal(size=(40, 1))
+    model = LocalW2Regressor(base=None, max_epochs=1, width=4, random_state=0).fit(x, x[:, 0])
+    for answer in (model.predict, model.sample, model.predict_quantiles):
+        with pytest.raises(ValueError, match=r"where nothing can be computed. Check its units"):
+            answer([[0.0], [value]])
+
+
+def test_what_is_no_table_is_told_as_by_scikit_learn():
+    x = np.arange(20.0)
+    model = LocalW2Regressor(base=None, max_epochs=1)
+    with pytest.raises(ValueError, match=r"Expected 2D array, got 1D array|Expected a 2-dimensional"):
+        model.fit(pd.Series(x), x)
+    with pytest.raises(ValueError, match="requires y to be passed, but the target y is None"):
+        model.fit(pd.DataFrame({"a": x, "b": "u"}), None)

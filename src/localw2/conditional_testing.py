@@ -21,7 +21,7 @@ from localw2._validation import (
 from localw2.balls import Balls, Nearest, compact, merge
 from localw2.conditional_plots import draw_test
 from localw2.norms import Norm, check_norm
-from localw2.sampler_draws import DependentDrawsWarning, SamplerDraws
+from localw2.sampler_draws import DependentDrawsWarning, SamplerDraws, owner_of
 from localw2.search import BallSearch, nearest_search, radius_search
 from localw2.seen_rows import SeenRows, SeenRowsWarning, judge_seen, trained_on
 from localw2.swap_pairs import SwapPairs
@@ -179,7 +179,7 @@ def conditional_test(
     >>> conditional_test(x, y, lambda x: 0.5 * rng.normal(size=len(x)), delta=0.1, random_state=0).pvalue
     0.001
     """
-    rows, outputs = _checked(x, y)
+    rows, outputs = _checked(_as_numbers(sampler, x), y)
     level = check_probability(level, "level")
     n_permutations = _check_permutations(n_permutations, level)
     _check_enough(len(rows), level)
@@ -226,6 +226,12 @@ def _distances(pairs: SwapPairs, balls: Balls, n: int, rng: np.random.Generator)
     swaps = random_swaps(n + 1, len(used), rng)
     swaps[0] = False
     return PooledBalls.of(pairs.y[used], pairs.yhat[used], local).distances(swaps)
+
+
+def _as_numbers(sampler: Any, x: Any) -> Any:
+    """The rows in the numbers that an estimator made of its table of names and gaps, where it has such."""
+    owner = owner_of(sampler)
+    return owner._validated(x) if getattr(owner, "columns_", None) is not None else x
 
 
 def _checked(x: Any, y: Any) -> tuple[Array, Array]:

@@ -66,10 +66,7 @@ class SamplerDraws:
     @property
     def owner(self) -> Any:
         """The object whose method is called, where there is one."""
-        function = self.function
-        while isinstance(function, functools.partial):
-            function = function.func
-        return getattr(function, "__self__", function)
+        return owner_of(self.function)
 
     def one(self, rng: np.random.Generator) -> Array:
         """One draw for every row, of the shape of y."""
@@ -97,6 +94,13 @@ class SamplerDraws:
                 "each draw must have the shape of y, since the two are swapped row by row."
             )
         return draws.reshape(wanted)
+
+
+def owner_of(function: Any) -> Any:
+    """The object whose method a function is; else the function itself."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return getattr(function, "__self__", function)
 
 
 def _gives_many(function: Any) -> bool:

@@ -20,6 +20,7 @@ from localw2.estimators.settings import check_levels, fresh_seed
 from localw2.models.network import RandomMLP
 
 PREDICTION_DRAWS = 2000  # draws that predict and predict_quantiles integrate over
+FARTHEST = 1e18  # from 0, in the network's units: squares stay finite in single precision
 _INTEGRATED = 1 << 19  # draws times rows held at a time
 
 
@@ -74,7 +75,7 @@ class Answering:
         X, levels = self._validated(X), check_levels(q)
         quantiles = np.empty((len(levels), len(X), self.n_outputs_))
         for rows, draws in self._outcome_draws(X):
-            quantiles[:, rows] = np.quantile(draws, levels, axis=0)
+            quantiles[:, rows] = self.outcomes_.quantiles(draws, levels)
         return self._shaped(quantiles)
 
     def predict_interval(self, X: Any, coverage: float = 0.9, joint: bool = False) -> tuple[Array, Array]:
@@ -91,7 +92,13 @@ class Answering:
         return read_rows(self, X, self.columns_)
 
     def _inputs(self, X: Array) -> Tensor:
-        return torch.tensor((X - self._x_mean) / self._x_scale, dtype=torch.float64)
+        units = (X - self._x_mean) / self._x_scale
+        if not np.abs(units).max(initial=0.0) <= FARTHEST:
+            raise ValueError(
+                f"a row of X has the value {X.flat[np.abs(units).argmax()]:g}, in the network's units "
+                f"{np.abs(units).max():.1g}, where nothing can be computed. Check its units."
+            )
+        return torch.tensor(units, dtype=torch.float64)
 
     def _centers(self, X: Array) -> Array:
         return predict_each(self.base_models_, self.base_intercept_, self.base_slope_, X)

@@ -112,7 +112,7 @@ def intervals(estimator: Any, X: Any, coverage: float, joint: bool) -> tuple[Arr
     lower, upper = np.empty((2, len(rows_of_x), estimator.n_outputs_))
     for rows, draws in estimator._outcome_draws(rows_of_x):
         level = joint_level(draws, coverage)[:, None] if levels is None else levels
-        lower[rows], upper[rows] = central_interval(draws, level)
+        lower[rows], upper[rows] = estimator.outcomes_.within(*central_interval(draws, level))
     return estimator._shaped(lower), estimator._shaped(upper)
 
 
@@ -146,6 +146,7 @@ def _group_scores(estimator: Any, X: Array, y: Array, rows: Array, group: int, s
         part = type(estimator)(**settings)
         # Which of five kinds of base is best was seen on all rows; to ask each part again doubles the time.
         part._chosen_base = estimator.base_name_ if isinstance(estimator.base, str) else None
+        part._known_outcomes = estimator.outcomes_  # a part with fewer rows might find others
         part._fit(X[others], y[others])
     if part.fit_.stopped.startswith("interrupted"):
         raise KeyboardInterrupt

@@ -6,7 +6,7 @@ import warnings
 from typing import Any, Self, final
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg import cho_factor, cho_solve, solve_triangular
 from scipy.spatial.distance import cdist
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
@@ -18,6 +18,7 @@ from localw2._validation import Array, check_count
 TUNING_ROWS = 300  # enough for the length scales of a few columns; the cost is cubic in it
 _ROWS_AT_A_TIME = 4096
 _JITTER = 1e-10  # of the kernel at 0: what rounding leaves of a matrix that must stay positive
+_ROUNDING = 1e-15  # of a sum of squares
 
 
 @final
@@ -74,12 +75,11 @@ class KernelMean(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit
             self.centers_ = rows
             gram = _kernel(rows, rows)
             gram[np.diag_indices_from(gram)] += self.noise / weights + _JITTER
-            right = target
+            self.coefficients_ = cho_solve(cho_factor(gram, overwrite_a=True), target)
         else:
             chosen = np.random.default_rng(self.random_state).permutation(len(rows))[: self.n_centers]
             self.centers_ = rows[np.sort(chosen)]
-            gram, right = self._normal_equations(rows, target, weights)
-        self.coefficients_ = cho_solve(cho_factor(gram, overwrite_a=True), right)
+            self.coefficients_ = self._by_centers(rows, target, weights)
         return self
 
     def predict(self, X: Any) -> Array:
@@ -93,19 +93,28 @@ class KernelMean(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit
         means: Array = self.y_location_ + self.y_scale_ * np.concatenate(parts)
         return means
 
-    def _normal_equations(self, rows: Array, target: Array, weights: Array) -> tuple[Array, Array]:
-        """Matrix and right side for coefficients of fewer centres than rows."""
-        gram = _kernel(self.centers_, self.centers_) * self.noise
-        # The products below are known to so many digits of their own size, which is that of the rows.
-        gram[np.diag_indices_from(gram)] += _JITTER * weights.sum()
+    def _by_centers(self, rows: Array, target: Array, weights: Array) -> Array:
+        r"""Coefficients of fewer centres than rows.
+
+        With :math:`K_{cc} = L L^T` the unknowns are :math:`L^T \beta`, whose penalty is a plain sum of
+        squares: products of rows are then as exact as they can be, however close the centres are.
+        """
+        gram = _kernel(self.centers_, self.centers_)
+        gram[np.diag_indices_from(gram)] += _JITTER
+        factor = np.linalg.cholesky(gram)
+        products = self.noise * np.eye(len(gram))
         right = np.zeros((len(gram), *target.shape[1:]))
         for start in range(0, len(rows), _ROWS_AT_A_TIME):
             part = slice(start, start + _ROWS_AT_A_TIME)
-            kernel = _kernel(self.centers_, rows[part])
-            weighted = kernel * weights[part]
-            gram += weighted @ kernel.T
+            features = solve_triangular(factor, _kernel(self.centers_, rows[part]), lower=True)
+            weighted = features * weights[part]
+            products += weighted @ features.T
             right += weighted @ target[part]
-        return gram, right
+        # What rounding of sums over all rows may have made of a penalty that is smaller still.
+        products[np.diag_indices_from(products)] += _ROUNDING * np.trace(products)
+        coefficients = cho_solve(cho_factor(products, overwrite_a=True), right)
+        found: Array = solve_triangular(factor, coefficients, lower=True, trans="T")
+        return found
 
     def _in_units(self, X: Array) -> Array:
         units: Array = (X - self.location_) / (self.scale_ * np.asarray(self.length_scales, dtype=np.float64))
@@ -117,7 +126,7 @@ class KernelMean(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit
             raise ValueError(
                 f"length_scales={self.length_scales!r} must be one positive number, or {p}, one a column."
             )
-        if not 0 < self.noise < np.inf:
+        if not (isinstance(self.noise, int | float | np.number) and 0 < self.noise < np.inf):
             raise ValueError(f"noise={self.noise!r} must be a positive number.")
 
 

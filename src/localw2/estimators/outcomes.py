@@ -7,7 +7,7 @@ from typing import Any, final
 
 import numpy as np
 
-from localw2._validation import Array, as_array
+from localw2._validation import Array
 
 MATCHED_ROWS, MATCHED_DRAWS = 5000, 20  # that the cuts between values are found from
 MOST_VALUES = 50  # that a target on a few values may have,
@@ -41,6 +41,8 @@ class Outcomes:
         ends = [_ends(column, bounds) for column in y.T]
         lower, upper = np.array(ends, dtype=np.float64).T
         found = tuple(_values(column, values) for column in y.T)
+        if not isinstance(bounds, str):
+            _check_inside(y, lower, upper, bounds)
         halfway = tuple(None if v is None else (v[1:] + v[:-1]) / 2 for v in found)
         return cls(lower, upper, found, lower, upper, halfway)
 
@@ -55,17 +57,17 @@ class Outcomes:
         A network draws smooth laws: near a value that many rows have it leaves some draws on the way to the
         next, and halfway would count them there.
         """
-        lower, upper, cuts = self.lower_cut.copy(), self.upper_cut.copy(), list(self.cuts)
+        lower, upper, cuts = self.lower.copy(), self.upper.copy(), list(self.cuts)
         for k, values in enumerate(self.values):
             if values is not None:
-                nearest = np.searchsorted((values[1:] + values[:-1]) / 2, y[:, k])
-                shares = np.cumsum(np.bincount(nearest, minlength=len(values))) / len(y)
-                cuts[k] = np.quantile(draws[:, k], np.minimum(shares[:-1], 1.0))
+                cuts[k] = _matched_cuts(values, draws[:, k], y[:, k])
                 continue
-            if np.isfinite(self.lower[k]):
-                lower[k] = max(lower[k], np.quantile(draws[:, k], (y[:, k] <= lower[k]).mean()))
-            if np.isfinite(self.upper[k]):
-                upper[k] = min(upper[k], np.quantile(draws[:, k], (y[:, k] < upper[k]).mean()))
+            # An end that no row is at is only kept to: no draw is moved there from within.
+            below, above = (y[:, k] <= self.lower[k]).mean(), (y[:, k] >= self.upper[k]).mean()
+            if below > 0:
+                lower[k] = max(lower[k], np.quantile(draws[:, k], below))
+            if above > 0:
+                upper[k] = min(upper[k], np.quantile(draws[:, k], 1 - above))
         return replace(self, lower_cut=lower, upper_cut=upper, cuts=tuple(cuts))
 
     @property
@@ -84,6 +86,32 @@ class Outcomes:
             if values is not None and cuts is not None:
                 moved[..., k] = values[np.searchsorted(cuts, draws[..., k])]
         return moved
+
+    def within(self, lower: Array, upper: Array) -> tuple[Array, Array]:
+        """Intervals (N, d) drawn in to ends that y can have: none of its values is lost by that.
+
+        An interval between two values, which holds none, becomes the value nearest to its middle.
+        """
+        lower, upper = np.clip(lower, self.lower, self.upper), np.clip(upper, self.lower, self.upper)
+        for k, values in enumerate(self.values):
+            if values is None:
+                continue
+            rounding = 1e-9 * np.diff(values).min()
+            first = np.searchsorted(values, lower[:, k] - rounding, side="left")
+            last = np.searchsorted(values, upper[:, k] + rounding, side="right") - 1
+            middle = np.searchsorted((values[1:] + values[:-1]) / 2, (lower[:, k] + upper[:, k]) / 2)
+            empty = first > last
+            lower[:, k] = values[np.where(empty, middle, np.minimum(first, len(values) - 1))]
+            upper[:, k] = values[np.where(empty, middle, np.maximum(last, 0))]
+        return lower, upper
+
+    def quantiles(self, draws: Array, levels: Array) -> Array:
+        """Quantiles (Q, N, d) of draws (S, N, d) that were applied: those of few values are such values."""
+        found: Array = np.quantile(draws, levels, axis=0)
+        for k, values in enumerate(self.values):
+            if values is not None:
+                found[..., k] = np.quantile(draws[..., k], levels, axis=0, method="inverted_cdf")
+        return found
 
     def plain(self) -> dict[str, Any]:
         """As lists, for a file; None where there is no end."""
@@ -106,12 +134,16 @@ class Outcomes:
         for name in ("values", "cuts"):
             many.append(tuple(None if v is None else np.array(v, dtype=np.float64) for v in plain[name]))
         sizes = [len(part) for part in ends] + [len(part) for part in many]
-        if set(sizes) != {d} or any(np.isnan(part).any() for part in ends):
+        if set(sizes) != {d} or any(part.shape != (d,) or np.isnan(part).any() for part in ends):
+            raise wrong
+        if not ((ends[0] < ends[1]) & (ends[0] <= ends[2]) & (ends[3] <= ends[1])).all():
             raise wrong
         for values, cuts in zip(*many, strict=True):
             if (values is None) != (cuts is None):
                 raise wrong
             if values is not None and not (_rising(values, 2) and _rising(cuts, 1, len(values) - 1)):
+                raise wrong
+            if values is not None and not (np.diff(values) > 0).all():
                 raise wrong
         return cls(ends[0], ends[1], many[0], ends[2], ends[3], many[1])
 
@@ -123,7 +155,40 @@ def _rising(values: Any, fewest: int, count: int | None = None) -> bool:
 
 def check_outcomes(bounds: Any, values: Any) -> None:
     """Raise unless these settings mean something."""
-    Outcomes.of(np.zeros((1, 1)), bounds, values)
+    low, high = _ends(np.zeros(1), bounds)
+    found = _values(np.zeros(1), values, fits=False)
+    if found is not None and not (low <= found[0] and found[-1] <= high):
+        raise ValueError(
+            f"values go from {found[0]:g} to {found[-1]:g}, beyond bounds={bounds!r}; give values alone."
+        )
+
+
+def _matched_cuts(values: Array, draws: Array, y: Array) -> Array:
+    """Cuts between values at which draws (M,) fall on each as often as y (N,) does.
+
+    Beyond the smallest and the largest that y has, where no frequency can be matched, they stay halfway.
+    """
+    halfway = (values[1:] + values[:-1]) / 2
+    counts = np.bincount(np.searchsorted(halfway, y), minlength=len(values))
+    shares = np.cumsum(counts)[:-1] / len(y)
+    cuts: Array = np.where((shares > 0) & (shares < 1), np.quantile(draws, np.minimum(shares, 1.0)), halfway)
+    known = np.flatnonzero((shares > 0) & (shares < 1))
+    if len(known):
+        cuts[: known[0]] = np.minimum(cuts[: known[0]], cuts[known[0]])
+        cuts[known[-1] :] = np.maximum(cuts[known[-1] :], cuts[known[-1]])
+    return cuts
+
+
+def _check_inside(y: Array, lower: Array, upper: Array, bounds: Any) -> None:
+    """Raise where y lies outside the bounds that were given."""
+    for k, column in enumerate(y.T):
+        outside = (column < lower[k]) | (column > upper[k])
+        if outside.any():
+            which = f" (output {k}: bounds are those of every output)" if y.shape[1] > 1 else ""
+            raise ValueError(
+                f"bounds={bounds!r}, but {outside.sum()} of {len(y)} rows of y lie outside, such as "
+                f"{column[outside][0]:g}{which}. Give bounds that hold y, or None."
+            )
 
 
 def _ends(y: Array, bounds: Any) -> tuple[float, float]:
@@ -147,16 +212,26 @@ def _ends(y: Array, bounds: Any) -> tuple[float, float]:
     return ends
 
 
-def _values(y: Array, values: Any) -> Array | None:
+def _values(y: Array, values: Any, fits: bool = True) -> Array | None:
+    """The values that y keeps to; with ``fits`` those given must be all that it has."""
     if values is None:
         return None
     if isinstance(values, str) and values == "auto":
         found: Array = np.unique(y)
         return found if 2 <= len(found) <= min(MOST_VALUES, len(y) / ROWS_A_VALUE) else None
-    wrong = f"values={str(values)[:80]} must be 'auto', None or two values of y at least, as in range(11)."
-    if isinstance(values, str):
-        raise ValueError(wrong)
-    given: Array = np.unique(as_array(list(values), "values").astype(np.float64))
-    if given.ndim != 1 or len(given) < 2:
-        raise ValueError(wrong)
+    try:
+        given: Array = np.unique(np.array(list(values), dtype=np.float64))
+    except (TypeError, ValueError):
+        given = np.array([np.nan])
+    if isinstance(values, str) or given.ndim != 1 or len(given) < 2 or not np.isfinite(given).all():
+        raise ValueError(
+            f"values={str(values)[:80]} must be 'auto', None or two values of y at least, as in range(11)."
+        )
+    nearest = given[np.searchsorted((given[1:] + given[:-1]) / 2, y)]
+    others = ~np.isclose(nearest, y, rtol=1e-9, atol=1e-9 * np.diff(given).min())
+    if fits and others.any():
+        raise ValueError(
+            f"{others.sum()} of {len(y)} rows of y are not among values, such as {y[others][0]:g}. Give all "
+            "values that y (every output of it) can have, or None."
+        )
     return given

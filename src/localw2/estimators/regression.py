@@ -103,11 +103,11 @@ class LocalW2Regressor(Answering, Judged, RegressorMixin, BaseEstimator):  # typ
         then guaranteed. With fewer the fit, on all rows, is followed by 5 more (below 500 rows 10), each
         without that part of the rows, which takes 5 (10) times as long: close, but not guaranteed.
     bounds : "auto", None or (low, high)
-        Ends that draws keep to; either may be None. "auto" takes the smallest or largest y as an end if many
-        rows have exactly that value (2 %, and 5 rows at least).
+        Ends that draws of every output keep to; either may be None, and y must lie between them. "auto" takes
+        the smallest or largest y as an end if many rows have exactly that value (2 %, and 5 rows at least).
     values : "auto", None or a list of numbers
-        Draws are moved to these, so that each comes as often as in the data. "auto" takes the values of y if
-        they are few (50 at most, of 20 rows each on average), as of counts and grades.
+        Draws are moved to these, so that each comes as often as in the data; y must have no others. "auto"
+        takes the values of y if they are few (50 at most, of 20 rows each on average), as of counts.
     device : str
         Where the network is trained; "auto" takes a GPU if there is one.
     random_state : None, int, RandomState or Generator
@@ -143,7 +143,9 @@ class LocalW2Regressor(Answering, Judged, RegressorMixin, BaseEstimator):  # typ
     True
     """
 
-    _chosen_base: str | None = None  # known before the fit: a part of a calibration has that of the whole
+    # Known before the fit: a part of a calibration has those of the whole.
+    _chosen_base: str | None = None
+    _known_outcomes: Outcomes | None = None
 
     def __init__(
         self,
@@ -225,7 +227,7 @@ class LocalW2Regressor(Answering, Judged, RegressorMixin, BaseEstimator):  # typ
         for values, name in ((X, "X"), (outputs, "y")):
             check_range(values, name, LARGEST if self.standardize else 1e18)
         self._y_ndim, self.n_outputs_ = y.ndim, outputs.shape[1]
-        self.outcomes_ = Outcomes.of(outputs, self.bounds, self.values)
+        self.outcomes_ = self._known_outcomes or Outcomes.of(outputs, self.bounds, self.values)
         data = fingerprint(self, X, outputs)
         seed = fit_seed(self.random_state, data if self.checkpoint is not None else None)
         config, device = self._config(seed, data), device_of(self.device)
