@@ -257,6 +257,18 @@ def test_samples_without_a_random_state_are_fresh_each_time():
     assert (model.sample(x) != model.sample(x, random_state=5)).all()
 
 
+@pytest.mark.parametrize("norm", ["auto", Euclidean()])
+@pytest.mark.parametrize("covariance", ["diag", "full"])
+def test_refits_as_printed_are_the_same_together_and_alone(norm, covariance, monkeypatch):
+    x, y = Linear().sample(60, random_state=0)
+    settings = {"covariance": covariance, "debiased": False, "delta": 0.5, "norm": norm, "max_epochs": 20}
+    together = RandomCoefficientRegressor(n_bootstrap=7, random_state=0, **settings).fit(x, y)
+    monkeypatch.setattr(coefficients, "_TOGETHER", 1)
+    alone = RandomCoefficientRegressor(n_bootstrap=7, random_state=0, **settings).fit(x, y)
+    np.testing.assert_allclose(together.covariance_se_, alone.covariance_se_, rtol=1e-9)
+    np.testing.assert_allclose(together.coef_mean_interval_, alone.coef_mean_interval_, rtol=1e-9)
+
+
 def test_the_bootstrap_does_not_depend_on_n_jobs():
     x, y = Linear().sample(100, random_state=0)
     model = RandomCoefficientRegressor("ml", n_bootstrap=4, random_state=0)
