@@ -1,5 +1,8 @@
 """On a CUDA device: kernels against scipy and the CPU, recorded steps against plain ones."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +16,7 @@ from localw2 import (
     FitConfig,
     LocalW2Regressor,
     MeanVar,
+    Nearest,
     Neighborhoods,
     Objective,
     SlicedW2,
@@ -214,3 +218,51 @@ def test_the_estimator_takes_the_gpu_by_itself():
     fits = [LocalW2Regressor(base=None, max_epochs=20, random_state=0, device=d) for d in ("auto", "cuda")]
     predictions = [fit.fit(x, y).predict(x) for fit in fits]
     np.testing.assert_allclose(*predictions, rtol=1e-3, atol=1e-3)
+
+
+def test_balls_are_chosen_by_training_on_the_gpu():
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, (400, 1))
+    y = np.where(x[:, 0] > 0, 2.0, 0.1) * rng.normal(size=400)
+    settings = {"max_epochs": 150, "random_state": 0}
+    deltas = [Nearest(400), Nearest(40), 0.1]
+    found = [LocalW2Regressor(delta=deltas, device=d, **settings).fit(x, y) for d in ("cuda", "cpu")]
+    for model in found:
+        wide, *others = model.selection_.candidates
+        assert model.delta_ != Nearest(400)
+        assert wide.behind > 2 * wide.behind_se > 0
+        assert min(c.behind for c in others) == 0
+    # Other random numbers, the same problem: scores differ by chance alone where balls can tell.
+    scores = [[c.score for c in model.selection_.candidates[1:]] for model in found]
+    np.testing.assert_allclose(*scores, rtol=0.05)
+
+
+NCCL = """
+from dataclasses import replace
+import torch, torch.distributed as dist
+from localw2.distributed import Crew
+from localw2.models.linear import RandomLinear
+crew = Crew.join()
+assert dist.get_backend() in ("nccl", "cuda:nccl,cpu:gloo", "cpu:gloo,cuda:nccl"), dist.get_backend()
+several = replace(crew, size=2)  # messages are sent as if there were two; the sum of one rank is its own
+model = RandomLinear(2).cuda()
+several.share_state(model)
+assert several.agreed({"seed": 5}) == {"seed": 5}
+for parameter in model.parameters():
+    parameter.grad = torch.ones_like(parameter)
+assert several.add_up(list(model.parameters()), 3.0, 0.5, False) == (1.5, False)
+assert all((parameter.grad == 0.5).all() for parameter in model.parameters())
+flags = [None]
+dist.all_gather_object(flags, True)
+assert flags == [True]
+print("nccl spoke")
+"""
+
+
+def test_messages_go_through_nccl(tmp_path):
+    """One GPU can be one rank only: the messages of a step, sent and received by the same process."""
+    script = tmp_path / "job.py"
+    script.write_text(NCCL)
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1", str(script)]
+    done = subprocess.run(start, capture_output=True, text=True, timeout=120)
+    assert "nccl spoke" in done.stdout, done.stderr[-3000:]

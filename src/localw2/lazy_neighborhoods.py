@@ -27,6 +27,7 @@ from localw2.search import BallSearch, NearestSearch, nearest_search, radius_sea
 PROBED_ROWS = 1000
 # Rows from which on estimators take lazy balls: all balls of fewer take a second a step at most.
 MANY_ROWS = 50_000
+SLACK = 1.0  # of a search among so many: 8 times faster, and balls of a radius that is 3 % larger
 
 
 @final

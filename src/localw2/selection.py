@@ -21,6 +21,7 @@ from sklearn.utils.parallel import Parallel, delayed
 
 from localw2._validation import Array, as_array, as_rows, check_count, check_flag, seed_of
 from localw2.balls import Nearest
+from localw2.lazy_neighborhoods import MANY_ROWS, SLACK
 from localw2.neighborhoods import Neighborhoods
 from localw2.norms import Norm, candidate_norms, check_norm
 
@@ -285,7 +286,9 @@ class _Trial:
         # Among copies of one x chance decides, anew for each probe, as in the balls that a fit is made on.
         tiny = 1e-7 * (embedded.std(0).max() or 1.0)
         apart = np.column_stack([embedded, tiny * self.jitter])
-        distances, rows = cKDTree(apart).query(apart[self.probes], self.reach)
+        # Of many rows the nearest are found roughly, as they will be in the balls of the fit.
+        slack = SLACK if len(apart) > MANY_ROWS else 0.0
+        distances, rows = cKDTree(apart).query(apart[self.probes], self.reach, eps=slack)
         own = rows == self.probes[:, None]
         # The row itself goes last and is dropped.
         order = np.argsort(own, axis=1, kind="stable")[:, :-1]

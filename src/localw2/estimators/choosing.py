@@ -11,12 +11,11 @@ from localw2._validation import Array, check_count, check_radius
 from localw2.balls import Nearest
 from localw2.estimators.bases import FoldedMean
 from localw2.estimators.scaling import moments
-from localw2.lazy_neighborhoods import MANY_ROWS, LazyNeighborhoods
+from localw2.lazy_neighborhoods import MANY_ROWS, SLACK, LazyNeighborhoods
 from localw2.neighborhoods import Neighborhoods
 from localw2.norms import Euclidean, Norm, Weighted
 from localw2.selection import DeltaSelection, select_delta
 
-_SLACK = 1.0  # of the search among many rows: 8 times faster, and balls of a radius that is 3 % larger
 _CELL = 200  # rows at most of a cell, half of it at least
 _FEWEST = 8  # rows below which nothing can be chosen: a ball then holds them all
 _RELEVANCE_ROWS, _RELEVANCE_MODELS = 500, 3  # enough to tell which columns move a mean
@@ -37,7 +36,7 @@ class ChosenBalls:
         # Far from the origin distances lose digits; a radius allows for the rounding of x as it is.
         rows = X - X.mean(0) if isinstance(self.balls, Nearest) else X
         if len(X) > MANY_ROWS:
-            return LazyNeighborhoods.of(rows, self.balls, self.norm, slack=_SLACK)
+            return LazyNeighborhoods.of(rows, self.balls, self.norm, slack=SLACK)
         return Neighborhoods.of(rows, self.balls, self.norm)
 
 
