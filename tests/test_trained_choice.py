@@ -8,6 +8,7 @@ import torch
 from sklearn.base import clone
 
 from localw2 import Euclidean, FitConfig, LocalW2Regressor, Nearest, RandomMLP, SquaredW2, load, train
+from localw2.estimators import trained_choice
 from localw2.estimators.choosing import ChosenBalls
 from localw2.estimators.residual_loss import ResidualLoss
 from localw2.estimators.trained_choice import HELD_OUT, choose_by_training
@@ -26,7 +27,12 @@ def two_spreads(n, d=1, seed=0):
 
 
 @pytest.mark.parametrize("anchored", [True, False])
-def test_the_scores_are_those_of_networks_trained_alone(anchored):
+@pytest.mark.parametrize("at_once", [True, False])
+def test_the_scores_are_those_of_networks_trained_alone(anchored, at_once, monkeypatch):
+    """A CPU trains one after the other; ``at_once`` makes it do what a GPU does."""
+    if at_once:
+        monkeypatch.setattr(trained_choice, "train", None)
+        monkeypatch.setattr(trained_choice, "_AT_ONCE", ("cpu", "cuda"))
     x, y = two_spreads(120)
     residuals, inputs = y[:, None] / y.std(), torch.tensor(x, dtype=torch.float32)
     options = [ChosenBalls(delta, Euclidean(), "plain") for delta in (Nearest(20), 0.2, Nearest(60))]

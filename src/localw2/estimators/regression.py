@@ -64,8 +64,7 @@ class LocalW2Regressor(Answering, Judged, RegressorMixin, BaseEstimator):  # typ
         A number is the radius of the balls in the units of X, ``Nearest(k)`` the k nearest rows of each row.
         "auto" chooses k by ``select_delta`` from what the base leaves out of fold: rows are forecast by the
         others of their balls. Of a list that is taken whose network, trained on four fifths of the rows, best
-        forecasts the others; all are trained at once, which on a GPU takes little longer than one.
-        See ``selection_``.
+        forecasts the others: one fit for each, on a GPU all at once. See ``selection_``.
     norm : "auto" or Norm
         The norm that balls are measured in. A ``Norm`` applies to X as given. "auto" is chosen with delta
         from standardised columns, columns weighted by how they move the base, by their slopes, and

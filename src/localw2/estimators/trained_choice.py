@@ -1,4 +1,4 @@
-"""Which balls of a list serve best: a network is trained on each, all at once, and scored on other rows."""
+"""Which balls of a list serve best: a network is trained on each, on a GPU all at once, and scored."""
 
 from __future__ import annotations
 
@@ -21,12 +21,14 @@ from localw2.metrics import crps
 from localw2.models.network import RandomMLP
 from localw2.selection import Candidate, DeltaSelection
 from localw2.stacked_training import train_many
+from localw2.training import train
 
 HELD_OUT = 0.2  # of the rows, which score the networks
 FEWEST_ROWS = 20
 _DRAWS = 500  # of every network at a row that scores it
 _CLIMATE_ROWS = 1000  # that stand for all where the whole sample is the forecast
 _RADIUS_ROWS = 1000  # whose distances say how large a ball of the nearest rows is
+_AT_ONCE = ("cuda",)  # devices that one network leaves idle; a CPU takes longer for six at once than in turn
 _PURPOSE = 8  # keeps these random numbers apart from others of the same seed
 
 
@@ -60,7 +62,11 @@ def choose_by_training(
     nets = [deepcopy(net) for _ in options]
     # A step of several models takes all balls, and there is nothing to resume.
     every = replace(config, batch_balls=None, checkpoint=None, resume=False, history=None)
-    train_many(nets, goals, inputs[kept], every, [config.seed] * len(nets))
+    if inputs.device.type in _AT_ONCE:
+        train_many(nets, goals, inputs[kept], every, [config.seed] * len(nets))
+    else:
+        for model, goal in zip(nets, goals, strict=True):
+            train(model, goal, inputs[kept], every)
     scores = np.stack([_scores(model, inputs[held], residuals[held], config.seed) for model in nets])
     others = residuals[kept[:_CLIMATE_ROWS]][:, None]
     everyone = np.broadcast_to(others, (len(others), len(held), residuals.shape[1]))
