@@ -76,8 +76,9 @@ class Campaign:
                 "the same" if ledger.same(before, record) else "OTHER: all its records are computed again"
             )
             print(f"  {record['method']}: {verdict}", flush=True)
-            if ledger.same(before, record):
+            if ledger.same(before, record):  # its seconds are of the run that made its companions
                 confirmed.add((before["method"], before["code"]))
+                record = before | {"code": record["code"]}
             self._keep(known, record)
         for record in stale:
             if known[ledger.key(record)] is not record:
