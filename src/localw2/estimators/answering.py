@@ -20,7 +20,7 @@ from localw2.estimators.settings import check_levels, fresh_seed
 from localw2.models.network import RandomMLP
 
 PREDICTION_DRAWS = 2000  # draws that predict and predict_quantiles integrate over
-FARTHEST = 1e18  # from 0, in the network's units: squares stay finite in single precision
+FARTHEST = 1e100  # from 0, in the network's units: squares are still numbers
 _INTEGRATED = 1 << 19  # draws times rows held at a time
 
 

@@ -174,9 +174,14 @@ def _table(X: Any) -> Any:
         for name, dtype in X.dtypes.items():
             _refuse_dates(dtype, f"column {name!r}")
         return X
-    if hasattr(X, "toarray") or np.ndim(X) != 2:
+    if hasattr(X, "toarray"):  # a sparse matrix
         return None
-    array = np.asarray(X.detach().cpu() if hasattr(X, "detach") else X)
+    try:
+        array = np.asarray(X.detach().cpu() if hasattr(X, "detach") else X)
+    except (TypeError, ValueError):
+        return None
+    if array.ndim != 2:
+        return None
     _refuse_dates(array, "X")
     if array.dtype.kind != "O":
         return array
@@ -204,8 +209,8 @@ def _needs_encoding(table: Any) -> bool:
             not _is_number(table.dtypes.iloc[j]) or bool(table.iloc[:, j].isna().any())
             for j in range(table.shape[1])
         )
-    if table.dtype.kind in "OUS":
-        word = next((v for v in table.flat if isinstance(v, str)), table.flat[0])
+    word = next((v for v in table.flat if isinstance(v, str)), None) if table.dtype.kind in "OUS" else None
+    if word is not None:
         raise ValueError(
             f"could not convert X to numbers: it holds {word!r}. Names need a pandas frame, whose columns "
             "say which are names."

@@ -11,7 +11,8 @@ from localw2.models.network import RandomLayer, RandomMLP
 
 _AT_A_TIME = 1 << 11  # draws times rows, so that a layer's values stay in the cache
 _SINGLE_AT_A_TIME = 1 << 13  # the same in single precision, where a call does less
-_MANY_ROWS, _MANY_DRAWS = 100, 1 << 17  # from here on draws are made in single precision
+_MANY_ROWS, _MANY_DRAWS = 100, 1 << 17  # from here on draws are made in single precision,
+_FAR = 1e12  # unless an input is so large that squares of what comes of it might not fit
 
 
 @torch.no_grad()
@@ -51,7 +52,7 @@ def independent_draws(net: RandomMLP, x: Tensor, n_draws: int, generator: torch.
     Many draws at many rows are made in single precision, and what the first layer does to a row is
     computed once for all draws: five times faster, with a rounding of 1e-7 that no law can feel.
     """
-    if len(x) < _MANY_ROWS or len(x) * n_draws < _MANY_DRAWS:
+    if len(x) < _MANY_ROWS or len(x) * n_draws < _MANY_DRAWS or float(x.abs().max()) > _FAR:
         return net.sample(x, n_draws, generator)
     layers = [_Moments.of(layer) for layer in net.random_layers()]
     first = layers[0]
