@@ -171,6 +171,7 @@ def seed_of(random_state: Any) -> int:
         random_state is None or isinstance(random_state, Integral | np.random.Generator)
     ):
         raise ValueError(f"random_state={random_state!r} must be None, an int >= 0 or a numpy Generator.")
-    if isinstance(random_state, Integral) and int(random_state) < 0:
+    state = int(random_state) if isinstance(random_state, Integral) else random_state
+    if isinstance(state, int) and state < 0:
         raise ValueError(f"random_state={random_state} must be >= 0.")
-    return int(np.random.default_rng(random_state).integers(2**63))  # type: ignore[arg-type]  # numpy's stub lacks Integral
+    return int(np.random.default_rng(state).integers(2**63))

@@ -23,7 +23,7 @@ from localw2.conditional_plots import draw_test
 from localw2.norms import Norm, check_norm
 from localw2.sampler_draws import DependentDrawsWarning, SamplerDraws, owner_of
 from localw2.search import BallSearch, nearest_search, radius_search
-from localw2.seen_rows import SeenRows, SeenRowsWarning, judge_seen, trained_on
+from localw2.seen_rows import SeenRows, SeenRowsWarning, judge_seen, rows_of, trained_on
 from localw2.swap_pairs import SwapPairs
 from localw2.swap_statistics import PooledBalls, max_t, permutation_pvalue, random_swaps
 
@@ -179,7 +179,7 @@ def conditional_test(
     >>> conditional_test(x, y, lambda x: 0.5 * rng.normal(size=len(x)), delta=0.1, random_state=0).pvalue
     0.001
     """
-    rows, outputs = _checked(_as_numbers(sampler, x), y)
+    rows, outputs = _checked(rows_of(owner_of(sampler), x), y)
     level = check_probability(level, "level")
     n_permutations = _check_permutations(n_permutations, level)
     _check_enough(len(rows), level)
@@ -226,12 +226,6 @@ def _distances(pairs: SwapPairs, balls: Balls, n: int, rng: np.random.Generator)
     swaps = random_swaps(n + 1, len(used), rng)
     swaps[0] = False
     return PooledBalls.of(pairs.y[used], pairs.yhat[used], local).distances(swaps)
-
-
-def _as_numbers(sampler: Any, x: Any) -> Any:
-    """The rows in the numbers that an estimator made of its table of names and gaps, where it has such."""
-    owner = owner_of(sampler)
-    return owner._validated(x) if getattr(owner, "columns_", None) is not None else x
 
 
 def _checked(x: Any, y: Any) -> tuple[Array, Array]:

@@ -88,6 +88,11 @@ class SeenRows:
         return float(np.isin(codes, self.codes).mean()) if len(codes) else float("nan")
 
 
+def rows_of(owner: Any, x: Any) -> Any:
+    """The rows x as an estimator with a table of names and gaps sees them: numbers. Of others x as it is."""
+    return owner._validated(x) if getattr(owner, "columns_", None) is not None else x
+
+
 def judge_seen(seen: SeenRows, x: Any, y: Any) -> tuple[float, bool]:
     r"""The share of rows equal to training rows, and whether that is more than chance and a few rows.
 

@@ -210,8 +210,8 @@ def _shrinkages(most: int) -> Array:
 
 @final
 @dataclass(frozen=True, eq=False)
-class _Tried:
-    """A candidate with its score at every probe."""
+class Tried:
+    """Balls with the number of other rows in each and their score, at every row that was forecast."""
 
     name: str
     norm: Norm
@@ -222,6 +222,7 @@ class _Tried:
 
     @property
     def mean(self) -> float:
+        """The mean score."""
         return float(self.scores.mean())
 
     @property
@@ -230,7 +231,8 @@ class _Tried:
         low, middle = np.quantile(self.counts + 1, [0.05, 0.5])
         return bool(low >= _EVEN * middle)
 
-    def candidate(self, best: _Tried, climate: float) -> Candidate:
+    def candidate(self, best: Tried, climate: float) -> Candidate:
+        """What was found, beside the best of all, in units of the score of the whole sample."""
         low, middle, high = (float(v) for v in np.quantile(self.counts + 1, [0.05, 0.5, 0.95]))
         behind, error = _behind(self, best)
         return Candidate(
@@ -256,7 +258,7 @@ class _Trial:
         self.climates = self._scores(everyone, np.full(len(self.probes), len(some)), shrunk=False)
         self.climate = float(self.climates.mean()) or 1.0
 
-    def nearest(self, name: str, norm: Norm) -> list[_Tried]:
+    def nearest(self, name: str, norm: Norm) -> list[Tried]:
         """Balls of the k nearest rows, for every size."""
         distances, others = self._neighbors(norm)
         found = []
@@ -264,20 +266,20 @@ class _Trial:
             counts = np.full(len(self.probes), k - 1)
             scores = self._scores(self.outputs[others[:, : k - 1]], counts)
             radius = float(np.median(distances[:, k - 2]))
-            found.append(_Tried(name, norm, Nearest(k), radius, counts, scores))
+            found.append(Tried(name, norm, Nearest(k), radius, counts, scores))
         return found
 
-    def radii(self, name: str, norm: Norm) -> list[_Tried]:
+    def radii(self, name: str, norm: Norm) -> list[Tried]:
         """Balls of one radius, whose median size is each of the sizes; none where rows coincide."""
         distances, others = self._neighbors(norm)
-        found: list[_Tried] = []
+        found: list[Tried] = []
         for k in self.sizes:
             radius = float(np.median(distances[:, k - 2]))
             if radius <= 0 or any(t.delta == radius for t in found):
                 continue
             counts = (distances <= radius).sum(1)
             scores = self._scores(self.outputs[others[:, : counts.max()]], counts)
-            found.append(_Tried(name, norm, radius, radius, counts, scores))
+            found.append(Tried(name, norm, radius, radius, counts, scores))
         return found
 
     def _neighbors(self, norm: Norm) -> tuple[Array, Array]:
@@ -350,19 +352,19 @@ def _sizes(sizes: Sequence[int] | None, n: int) -> list[int]:
     return sorted(set(checked))
 
 
-def _behind(tried: _Tried, best: _Tried) -> tuple[float, float]:
+def _behind(tried: Tried, best: Tried) -> tuple[float, float]:
     """How much worse on average, and the standard error of that, from paired rows."""
     gaps = tried.scores - best.scores
     return float(gaps.mean()), float(gaps.std(ddof=1) / np.sqrt(len(gaps)))
 
 
-def _close(tried: _Tried, best: _Tried) -> bool:
+def _close(tried: Tried, best: Tried) -> bool:
     """Whether it is behind by no more than chance, or by so little that it does not matter."""
     behind, error = _behind(tried, best)
     return behind <= max(error, MARGIN * best.mean)
 
 
-def _simplest(tried: list[_Tried], simple: str) -> _Tried:
+def _simplest(tried: list[Tried], simple: str) -> Tried:
     """The smallest balls that are close to the best, in the simple norm if that has any."""
     best = min(tried, key=lambda t: t.mean)
     close = [t for t in tried if _close(t, best)]
@@ -370,7 +372,7 @@ def _simplest(tried: list[_Tried], simple: str) -> _Tried:
     return min(plain, key=lambda t: float(np.median(t.counts)))
 
 
-def _why(chosen: Candidate, kept: _Tried, best: _Tried) -> str:
+def _why(chosen: Candidate, kept: Tried, best: Tried) -> str:
     gain = 100 * (1 - chosen.score)
     if chosen.score == 0:
         return "y has no spread, so that any balls will do"

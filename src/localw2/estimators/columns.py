@@ -8,6 +8,7 @@ category) becomes one column of 0 and 1 a name; rare names beyond ``MOST_NAMES``
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -42,9 +43,7 @@ class Columns:
 
     def encode(self, X: Any, names: list[str]) -> Array:
         """The matrix (N, q) of a table (N, p)."""
-        for j in self.complete:
-            if bool(_missing(_column(X, j)).any()):
-                raise ValueError(_new_gap(names[j]))
+        _refuse_gaps(X, self.complete, names)
         named = _named(self.encoder)
         plain = _plain(X, named, names)
         known = self.encoder.named_transformers_["names"].categories_ if named else []
@@ -135,7 +134,7 @@ def read_rows(estimator: Any, X: Any, columns: Columns | None) -> Array:
     if columns is None:
         table = _table(X)
         if _needs_encoding(table) and table.shape[1:] == (estimator.n_features_in_,):
-            _tell_of_gaps(table, column_names(estimator))
+            _refuse_gaps(table, range(table.shape[1]), column_names(estimator))
         rows: Array = validate_data(estimator, X, dtype=np.float64, order="C", reset=False)
         return rows
     validate_data(estimator, X, reset=False, skip_check_array=True)
@@ -154,6 +153,8 @@ def column_names(estimator: Any) -> list[str]:
 def encoded_names(estimator: Any, given: Any = None) -> list[str]:
     """What to call the columns that an estimator's table became; ``given`` are other names of the table's."""
     known = getattr(estimator, "feature_names_in_", None) if given is None else given
+    if known is not None and len(known) != estimator.n_features_in_:
+        raise ValueError(f"names has {len(known)} entries; give one for each column of X.")
     called = [f"x{j}" for j in range(estimator.n_features_in_)] if known is None else [str(n) for n in known]
     names = estimator.columns_.encoder.get_feature_names_out(called)
     return [str(name).partition("__")[2].replace("missingindicator_", "no ") for name in names]
@@ -218,19 +219,14 @@ def _needs_encoding(table: Any) -> bool:
     return table.dtype.kind == "f" and bool(np.isnan(table).any())
 
 
-def _tell_of_gaps(table: Any, names: list[str]) -> None:
-    """Raise for the first column with a gap, of a table that had none when the model was fitted."""
-    for j, name in enumerate(names):
-        column = _column(table, j)
-        if bool(_missing(column).any()):
-            raise ValueError(_new_gap(name))
-
-
-def _new_gap(name: str) -> str:
-    return (
-        f"column {name} has missing values (NaN), but had none when the model was fitted: nothing is known "
-        "of what they mean. Fill them in, or fit with rows that have such gaps."
-    )
+def _refuse_gaps(table: Any, complete: Iterable[int], names: list[str]) -> None:
+    """Raise for the first of these columns that has a gap: none had when the model was fitted."""
+    for j in complete:
+        if bool(_missing(_column(table, j)).any()):
+            raise ValueError(
+                f"column {names[j]} has missing values (NaN), but had none when the model was fitted: "
+                "nothing is known of what they mean. Fill them in, or fit with rows that have such gaps."
+            )
 
 
 def _is_number(dtype: Any) -> bool:

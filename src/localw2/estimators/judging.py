@@ -11,7 +11,7 @@ from localw2._validation import as_array, as_rows, check_count
 from localw2.diagnostics import Diagnosis, diagnose
 from localw2.estimators.columns import encoded_names
 from localw2.estimators.settings import fresh_seed
-from localw2.seen_rows import SeenRows, SeenRowsWarning, judge_seen
+from localw2.seen_rows import SeenRows, SeenRowsWarning, judge_seen, rows_of
 
 
 class Judged:
@@ -31,13 +31,10 @@ class Judged:
         rng = np.random.default_rng(fresh_seed(random_state))
         samples = self.sample(X, n_samples, random_state=int(rng.integers(2**31)))  # type: ignore[attr-defined]  # every estimator has it
         if getattr(self, "columns_", None) is not None:  # names and gaps, as the numbers that they became
-            given = settings.get("names")
-            if given is not None and len(given) != self.n_features_in_:  # type: ignore[attr-defined]  # likewise
-                raise ValueError(f"names has {len(given)} entries; give one for each column of X.")
-            settings["names"] = encoded_names(self, given)
-            X = self._validated(X)  # type: ignore[attr-defined]  # what has columns has it
-            if settings.get("x_train") is not None:
-                settings["x_train"] = self._validated(settings["x_train"])  # type: ignore[attr-defined]  # likewise
+            settings["names"] = encoded_names(self, settings.get("names"))
+        if settings.get("x_train") is not None:
+            settings["x_train"] = rows_of(self, settings["x_train"])
+        X = rows_of(self, X)
         warn_of_seen(self, X, y)
         return diagnose(y, samples, X, random_state=int(rng.integers(2**31)), **settings)
 

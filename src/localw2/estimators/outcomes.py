@@ -43,7 +43,7 @@ class Outcomes:
         found = tuple(_values(column, values) for column in y.T)
         if not isinstance(bounds, str):
             _check_inside(y, lower, upper, bounds)
-        halfway = tuple(None if v is None else (v[1:] + v[:-1]) / 2 for v in found)
+        halfway = tuple(None if v is None else _halfway(v) for v in found)
         return cls(lower, upper, found, lower, upper, halfway)
 
     @classmethod
@@ -99,7 +99,7 @@ class Outcomes:
             rounding = 1e-9 * np.diff(values).min()
             first = np.searchsorted(values, lower[:, k] - rounding, side="left")
             last = np.searchsorted(values, upper[:, k] + rounding, side="right") - 1
-            middle = np.searchsorted((values[1:] + values[:-1]) / 2, (lower[:, k] + upper[:, k]) / 2)
+            middle = np.searchsorted(_halfway(values), (lower[:, k] + upper[:, k]) / 2)
             empty = first > last
             lower[:, k] = values[np.where(empty, middle, np.minimum(first, len(values) - 1))]
             upper[:, k] = values[np.where(empty, middle, np.maximum(last, 0))]
@@ -163,12 +163,18 @@ def check_outcomes(bounds: Any, values: Any) -> None:
         )
 
 
+def _halfway(values: Array) -> Array:
+    """The middle between each value and the next."""
+    middles: Array = (values[1:] + values[:-1]) / 2
+    return middles
+
+
 def _matched_cuts(values: Array, draws: Array, y: Array) -> Array:
     """Cuts between values at which draws (M,) fall on each as often as y (N,) does.
 
     Beyond the smallest and the largest that y has, where no frequency can be matched, they stay halfway.
     """
-    halfway = (values[1:] + values[:-1]) / 2
+    halfway = _halfway(values)
     counts = np.bincount(np.searchsorted(halfway, y), minlength=len(values))
     shares = np.cumsum(counts)[:-1] / len(y)
     cuts: Array = np.where((shares > 0) & (shares < 1), np.quantile(draws, np.minimum(shares, 1.0)), halfway)
@@ -227,7 +233,7 @@ def _values(y: Array, values: Any, fits: bool = True) -> Array | None:
         raise ValueError(
             f"values={str(values)[:80]} must be 'auto', None or two values of y at least, as in range(11)."
         )
-    nearest = given[np.searchsorted((given[1:] + given[:-1]) / 2, y)]
+    nearest = given[np.searchsorted(_halfway(given), y)]
     others = ~np.isclose(nearest, y, rtol=1e-9, atol=1e-9 * np.diff(given).min())
     if fits and others.any():
         raise ValueError(

@@ -19,7 +19,7 @@ from localw2.fit_config import FitConfig
 from localw2.lazy_neighborhoods import MANY_ROWS
 from localw2.metrics import crps
 from localw2.models.network import RandomMLP
-from localw2.selection import Candidate, DeltaSelection
+from localw2.selection import Candidate, DeltaSelection, Tried
 from localw2.stacked_training import train_many
 from localw2.training import train
 
@@ -71,11 +71,14 @@ def choose_by_training(
     others = residuals[kept[:_CLIMATE_ROWS]][:, None]
     everyone = np.broadcast_to(others, (len(others), len(held), residuals.shape[1]))
     climate = float(crps(residuals[held], everyone).mean()) or 1.0
-    tried = _candidates(options, hoods, scores / climate)
-    best = int(scores.mean(1).argmin())
-    radius = _radius(options[best], X)
-    why = f"of {len(kept)} rows its network learned to forecast the other {len(held)} {_gain(tried[best])}"
-    return replace(options[best], selection=DeltaSelection(tried, tried[best], radius, why, n))
+    tried = [
+        Tried(o.norm_name, o.norm, o.balls, _radius(o, X), _others(balls), score)
+        for o, balls, score in zip(options, hoods, scores, strict=True)
+    ]
+    best = min(range(len(tried)), key=lambda v: tried[v].mean)
+    found = tuple(one.candidate(tried[best], climate) for one in tried)
+    why = f"of {len(kept)} rows its network learned to forecast the other {len(held)} {_gain(found[best])}"
+    return replace(options[best], selection=DeltaSelection(found, found[best], tried[best].delta, why, n))
 
 
 def _gain(best: Candidate) -> str:
@@ -93,18 +96,10 @@ def _scores(net: RandomMLP, inputs: Tensor, residuals: Array, seed: int) -> Arra
     return scores
 
 
-def _candidates(options: list[ChosenBalls], hoods: list[Any], scores: Array) -> tuple[Candidate, ...]:
-    """What was tried, with its scores (options, rows), and how far it is behind the best."""
-    gaps = scores - scores[scores.mean(1).argmin()]
-    errors = gaps.std(1, ddof=1) / np.sqrt(scores.shape[1])
-    found = []
-    for option, balls, score, gap, error in zip(options, hoods, scores, gaps, errors, strict=True):
-        counts = np.repeat(balls.sizes.numpy(), balls.weights.numpy().astype(int))
-        low, middle, high = (float(v) for v in np.quantile(counts, [0.05, 0.5, 0.95]))
-        means = float(score.mean()), float(gap.mean()), float(error)
-        name, norm = option.norm_name, option.norm
-        found.append(Candidate(name, norm, option.balls, (low, middle, high), *means))
-    return tuple(found)
+def _others(hoods: Any) -> Array:
+    """How many other rows are in the ball of each row."""
+    counts: Array = np.repeat(hoods.sizes.numpy(), hoods.weights.numpy().astype(int)) - 1
+    return counts
 
 
 def _radius(chosen: ChosenBalls, X: Array) -> float:
