@@ -28,7 +28,9 @@ from localw2 import (
     MSE,
     EnergyScore,
     FitConfig,
+    LocalW2Regressor,
     MeanVar,
+    Nearest,
     Neighborhoods,
     Objective,
     RandomMap,
@@ -188,6 +190,18 @@ def time_many(epochs: int, count: int) -> None:
         )
 
 
+def time_choice(n: int) -> None:
+    """A whole fit with one delta, and with six of which it chooses by training."""
+    x, y = Nonlinear().sample(n, random_state=0)
+    six = [Nearest(k) for k in (12, 24, 48, 96, 192, 384)]
+    for name, delta in (("one delta", six[2]), ("six deltas to choose from", six)):
+        for _ in range(2):  # the first prepares the device
+            start = time.perf_counter()
+            model = LocalW2Regressor(base=None, delta=delta, device="cuda", random_state=0).fit(x, y)
+            taken = time.perf_counter() - start
+        print(f"LocalW2Regressor, {n} rows, {name}: {taken:.2f} s, {model.delta_}")
+
+
 def time_pass(n: int, rows_a_ball: int, profile: bool) -> None:
     """One pass over all balls of a large problem: loss alone, and a whole epoch with a network."""
     rng = np.random.default_rng(0)
@@ -257,6 +271,7 @@ def main() -> None:
     compare_fits()
     time_training(options.epochs)
     time_many(options.epochs, options.models)
+    time_choice(1000)
     time_pass(options.rows, options.rows_a_ball, options.profile)
 
 

@@ -123,3 +123,23 @@ def test_too_few_rows_are_refused():
     x, y = two_spreads(15)
     with pytest.raises(ValueError, match=r"15 rows .* takes 20 to 50000 rows"):
         LocalW2Regressor(delta=[0.1, 0.5], **QUICK).fit(x, y)
+
+
+@pytest.mark.filterwarnings("ignore:interrupted after epoch")
+def test_an_interrupted_choice_ends_the_fit(monkeypatch):
+    x, y = two_spreads(60)
+    model = LocalW2Regressor(delta=[Nearest(10), Nearest(30)], base=None, **QUICK).fit(x, y)
+    before = model.predict(x)
+    fits = []
+
+    def interrupted(*arguments):
+        fits.append(train(*arguments))
+        if len(fits) == 2:
+            fits[-1].stopped = "interrupted after epoch 3"
+        return fits[-1]
+
+    monkeypatch.setattr(trained_choice, "train", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(x, y + 1)
+    assert len(fits) == 2
+    assert np.array_equal(model.predict(x), before)

@@ -66,7 +66,8 @@ def choose_by_training(
         train_many(nets, goals, inputs[kept], every, [config.seed] * len(nets))
     else:
         for model, goal in zip(nets, goals, strict=True):
-            train(model, goal, inputs[kept], every)
+            if train(model, goal, inputs[kept], every).stopped.startswith("interrupted"):
+                raise KeyboardInterrupt  # networks that are half trained say nothing of their balls
     scores = np.stack([_scores(model, inputs[held], residuals[held], config.seed) for model in nets])
     others = residuals[kept[:_CLIMATE_ROWS]][:, None]
     everyone = np.broadcast_to(others, (len(others), len(held), residuals.shape[1]))
