@@ -72,19 +72,24 @@ def compute(
     path = options.results / f"{experiment}.json"
     options.results.mkdir(parents=True, exist_ok=True)
     fingerprint = _fingerprint(code)
-    known = _read(path)
+    known, spent = _read(path), _wall_seconds(path)
 
     def run(chosen: list[Cell], verb: str) -> None:
-        start = time.perf_counter()
+        nonlocal spent
+        start, before = time.perf_counter(), spent
         runner = Parallel(n_jobs=options.jobs, return_as="generator_unordered")
         for i, record in enumerate(runner(delayed(_timed)(function, cell) for cell in chosen), start=1):
             key = _key(record["settings"])
             same = key in known and same_values(known[key]["values"], record["values"])
             if verb == "checked" and not same:
                 differing.add((_method(record["settings"]), known[key]["code"]))
-            known[key] = record | {"code": fingerprint}
-            _write(path, experiment, _kept(cells, known))
-            print(f"  {verb} {i}/{len(chosen)} after {time.perf_counter() - start:.0f} s: {key}", flush=True)
+            # A check that agrees leaves the record's own seconds: it may run beside other work.
+            known[key] = (known[key] if verb == "checked" and same else record) | {"code": fingerprint}
+            seconds = time.perf_counter() - start
+            if verb == "computed":
+                spent = before + seconds
+            _write(path, experiment, _kept(cells, known), spent)
+            print(f"  {verb} {i}/{len(chosen)} after {seconds:.0f} s: {key}", flush=True)
 
     differing: set[tuple[str, str]] = set()  # a method may have records of several codes
     stale = [record["settings"] for record in _kept(cells, known) if record["code"] != fingerprint]
@@ -100,7 +105,7 @@ def compute(
     missing = [cell for cell in cells if known.get(_key(cell), {}).get("code") != fingerprint]
     print(f"{experiment}: {len(cells) - len(missing)} of {len(cells)} cells on file", flush=True)
     run(missing, "computed")
-    _write(path, experiment, _kept(cells, known))
+    _write(path, experiment, _kept(cells, known), spent)
     return read(experiment, options)
 
 
@@ -187,7 +192,14 @@ def _read(path: Path) -> dict[str, dict[str, Any]]:
     }
 
 
-def _write(path: Path, experiment: str, records: list[dict[str, Any]]) -> None:
+def _wall_seconds(path: Path) -> float:
+    """How long the records of a file took by the clock, over all runs that went on with it."""
+    if not path.exists():
+        return 0.0
+    return float(json.loads(path.read_text()).get("wall_seconds", 0.0))
+
+
+def _write(path: Path, experiment: str, records: list[dict[str, Any]], wall_seconds: float) -> None:
     """Records share one code once the run is done: it is then written once, above them."""
     codes = {record["code"] for record in records}
     if len(codes) == 1:
@@ -197,6 +209,7 @@ def _write(path: Path, experiment: str, records: list[dict[str, Any]]) -> None:
         "code": codes.pop() if len(codes) == 1 else "mixed: the run is not done",
         "versions": {"localw2": localw2.__version__, "python": platform.python_version()}
         | {name: version(name) for name in PACKAGES},
+        "wall_seconds": round(wall_seconds, 1),
         "records": records,
     }
     temporary = path.with_suffix(".tmp")

@@ -275,9 +275,10 @@ def test_the_report_has_every_experiment_and_says_what_was_not_run(tmp_path):
         assert f"measured: results/{experiment.name}.json" in text
     assert text.count(f"*{report.NOT_RUN}*") == len(report.EXPERIMENTS)
     (tmp_path / "results").mkdir()
-    content = {"code": "0" * 64, "versions": {"python": "3"}, "records": [{"seconds": 60}]}
+    content = {"code": "0" * 64, "versions": {}, "wall_seconds": 120, "records": [{"seconds": 240}]}
     (tmp_path / "results" / "linear.json").write_text(json.dumps(content))
     (tmp_path / "results" / "linear.md").write_text("| a table |\n")
     text = report.assemble(tmp_path)
     assert "| a table |" in text
+    assert "| `linear.py` | 1 | 4 | 2 |" in text
     assert text.count(f"*{report.NOT_RUN}*") == len(report.EXPERIMENTS) - 1

@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -101,6 +102,22 @@ class TestRecords:
         assert seen == [0, 1, 2, 2]
         assert [record["values"]["value"] for record in made] == [0, 1, 2]
 
+    def test_the_time_by_the_clock_is_that_of_all_runs(self, tmp_path, code):
+        path = tmp_path / "results" / "try.json"
+
+        def run(repeats):
+            cells = [{"seed": i} for i in range(repeats)]
+            records.compute("try", cells, lambda cell: time.sleep(0.2) or {}, options(tmp_path), code)
+            return json.loads(path.read_text())["wall_seconds"]
+
+        first = run(1)
+        assert first >= 0.2
+        assert run(1) == first  # nothing was left to do
+        second = run(2)
+        assert second >= first + 0.2
+        code.write_text("one = 2")
+        assert run(2) == second  # a check is no part of the computation
+
     def test_new_settings_are_computed_and_old_ones_are_not(self, tmp_path, code):
         seen = []
 
@@ -140,6 +157,9 @@ class TestRecords:
         assert sorted(seen) == [("changed", 0), ("changed", 1), ("changed", 2), ("kept", 1)]
         assert [r["values"]["value"] for r in new] == [0, 1, 2, 0, 2, 4]
         assert new[0] == old[0] | {"seconds": 2.0}
+        assert new[1] == old[1] | {
+            "seconds": 1.0
+        }  # checked: the same, with the seconds that it took at first
         assert json.loads(path.read_text())["code"] != content["code"]
         assert run() == new
         assert seen == []
