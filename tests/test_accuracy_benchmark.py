@@ -334,6 +334,10 @@ class TestTables:
         assert once.endswith(f"\n{end}\nafter <!-- other -->\n")
         assert "old" not in once
         assert table.filled(once, table.BLOCKS[table.README], records) == once
+        with pytest.raises(ValueError, match="the rest of the page would be lost"):
+            table.filled(
+                page.replace(end, "<!-- accuracy:end shrot -->"), table.BLOCKS[table.README], records
+            )
 
     def test_the_picture_is_drawn(self, records, tmp_path):
         from picture import dot_plot

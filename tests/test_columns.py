@@ -1,6 +1,7 @@
 """Tables with gaps and names: what the regressor makes of them, checked against plain numbers."""
 
 import warnings
+from dataclasses import replace
 from decimal import Decimal
 
 import numpy as np
@@ -11,6 +12,8 @@ from sklearn.base import BaseEstimator
 
 from localw2 import LocalW2Regressor, Nearest, SeenRowsWarning, conditional_test, load
 from localw2.estimators.columns import MOST_NAMES, encoded_names, read_rows, read_table
+from localw2.explorer.answers import Answers
+from localw2.report import report_html
 
 QUICK = {"max_epochs": 5, "width": 8, "random_state": 0}
 
@@ -241,3 +244,70 @@ def test_judgement_of_tables_with_names():
     assert found.verdict
     with pytest.raises(ValueError, match="names has 2 entries"):
         model.diagnose(new, truth, names=["a", "b"])
+
+
+def test_true_and_false_are_known_again_as_numbers():
+    x, y = table()
+    matrix, _, columns = read_table(estimator := Table(), x[["dose", "lit"]], y)
+    for kind in (int, float):
+        again = x[["dose", "lit"]].assign(lit=x["lit"].astype(kind))
+        np.testing.assert_array_equal(read_rows(estimator, again, columns), matrix)
+
+
+def test_a_test_of_tables_in_lists_and_beside_the_rows_of_the_fit():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(80, 2))
+    x[::5, 1] = np.nan
+    y = x[:, 0] + rng.normal(size=80)
+    model = LocalW2Regressor(base=None, **QUICK).fit(x[:40], y[:40])
+    settings = {"delta": Nearest(15), "n_permutations": 99, "random_state": 0}
+    found = [conditional_test(given, y[40:], model, **settings) for given in (x[40:], x[40:].tolist())]
+    assert found[0].pvalue == found[1].pvalue
+    assert conditional_test(x[40:], y[40:], model, fitted_on=(x[:40], y[:40]), **settings).seen_share == 0
+    with pytest.warns(SeenRowsWarning):
+        seen = conditional_test(x[40:], y[40:], model, fitted_on=(x[40:], y[40:]), **settings)
+    assert seen.seen_share == 1
+
+
+def test_report_and_explorer_show_the_numbers_that_a_table_became():
+    x, y = table()
+    model = LocalW2Regressor(base=None, **QUICK).fit(x, y)
+    new, truth = table(seed=1)
+    page = report_html(model, new, truth, n_samples=40)
+    assert "site_north" in page
+    assert "no dose" in page
+    for rows in ((None, None), (new, truth)):
+        answers = Answers(model, *rows, None, None)
+        assert list(answers.names) == encoded_names(model)
+        numbers = read_rows(model, new[:1], model.columns_)
+        expected = model.predict(new[:1])
+        np.testing.assert_allclose(answers.model.predict(numbers), expected, rtol=1e-12)
+    assert answers.data.X.shape == (120, len(answers.names))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"n_features": 3},
+        {"n_features": 10**6},
+        {"encoded_columns": [[0], [9]]},
+        {"encoded_columns": None},
+        {"balls": {"delta": [0.1, 0.2], "norm": None}},
+    ],
+)
+def test_forged_files_of_tables_are_refused(change):
+    x, y = table()
+    stored = LocalW2Regressor(base=None, **QUICK).fit(x, y).to_stored()
+    settings = stored.settings | change
+    if "balls" in change:
+        settings["balls"] = stored.settings["balls"] | {"delta": [0.1, 0.2]}
+    with pytest.raises(ValueError, match=r"damaged|do not fit together|are none|feature"):
+        LocalW2Regressor.from_stored(replace(stored, settings=settings))
+
+
+def test_rows_too_far_away_are_refused_before_the_base_sees_them():
+    x = np.linspace(0, 1, 60)[:, None]
+    model = LocalW2Regressor(**QUICK).fit(x, x[:, 0] ** 3)
+    for ask in (model.predict, model.sample, model.predict_quantiles, model.predict_interval):
+        with pytest.raises(ValueError, match=r"a row of X has the value 1e\+150.*Check its units"):
+            ask([[1e150]])

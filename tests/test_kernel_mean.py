@@ -1,5 +1,7 @@
 """The smooth base: against scikit-learn's Gaussian process, and on a mean where trees do badly."""
 
+import warnings
+
 import numpy as np
 import pytest
 from sklearn.ensemble import HistGradientBoostingRegressor
@@ -98,6 +100,15 @@ def test_it_is_stored_without_pickle_and_equal_bit_for_bit():
 def test_bad_settings_say_what_to_do(settings, message):
     with pytest.raises(ValueError, match=message):
         KernelMean(**settings).fit(*smooth(20, 9))
+
+
+def test_far_away_the_mean_is_that_of_all():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(30, 2)), rng.normal(size=30)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = KernelMean(0.5).fit(x, y).predict([[1e5, 0.0], [1e160, -1e200], [0.0, 1e300]])
+    np.testing.assert_allclose(found, y.mean(), rtol=1e-12)
 
 
 def test_constant_columns_and_outputs():

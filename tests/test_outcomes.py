@@ -120,6 +120,16 @@ def test_intervals_are_drawn_in_to_what_y_can_be():
     assert high.ravel().tolist() == [1, 0, 3, 3, 3]
 
 
+def test_values_beyond_those_of_the_rows_stay_in_intervals():
+    y = np.repeat(np.arange(2.0, 9.0), 20)[:, None]  # many rows at both ends, which are no ends
+    for bounds in ("auto", None, (0, 10)):
+        outcomes = Outcomes.of(y, bounds, range(11))
+        lower, upper = outcomes.within(np.array([[0.0], [9.0]]), np.array([[10.0], [10.0]]))
+        assert lower.ravel().tolist() == [0, 9]
+        assert upper.ravel().tolist() == [10, 10]
+        assert outcomes.apply(np.array([[-1.0], [9.2]])).ravel().tolist() == [0, 9]
+
+
 def test_parameters_survive_a_file(tmp_path):
     x, y = censored(50, 3)
     y = np.minimum(y.round(1) // 0.5 / 2, 1.0)

@@ -117,6 +117,12 @@ class TestRecords:
         assert second >= first + 0.2
         code.write_text("one = 2")
         assert run(2) == second  # a check is no part of the computation
+        content = json.loads(path.read_text())
+        for record in content["records"]:
+            record["values"] = {"of": "before"}
+        path.write_text(json.dumps(content))
+        code.write_text("one = 3")
+        assert run(2) < 2 * second  # all was computed again: the time is that of what there is
 
     def test_new_settings_are_computed_and_old_ones_are_not(self, tmp_path, code):
         seen = []

@@ -8,6 +8,7 @@ import torch
 from sklearn.base import clone
 
 from localw2 import Euclidean, FitConfig, LocalW2Regressor, Nearest, RandomMLP, SquaredW2, load, train
+from localw2.distributed import Crew
 from localw2.estimators import trained_choice
 from localw2.estimators.choosing import ChosenBalls
 from localw2.estimators.residual_loss import ResidualLoss
@@ -86,7 +87,8 @@ def test_the_choice_is_stored_cloned_and_used_by_the_parts_of_a_calibration(tmp_
     x, y = two_spreads(60)
     deltas = [Nearest(10), 0.5]
     model = LocalW2Regressor(delta=deltas, calibrate=True, **QUICK).fit(x, y)
-    assert model.calibration_ is not None
+    alone = LocalW2Regressor(delta=model.delta_, norm=model.norm_, calibrate=True, **QUICK).fit(x, y)
+    np.testing.assert_array_equal(model.calibration_.scores, alone.calibration_.scores)
     model.save(tmp_path / "model")
     loaded = load(tmp_path / "model")
     assert loaded.delta == deltas
@@ -125,7 +127,97 @@ def test_too_few_rows_are_refused():
         LocalW2Regressor(delta=[0.1, 0.5], **QUICK).fit(x, y)
 
 
-@pytest.mark.filterwarnings("ignore:interrupted after epoch")
+def watched(monkeypatch, change=lambda place, fit: None):
+    """A list of (epochs trained, config) of every network of a choice; ``change`` sees each fit."""
+    seen = []
+
+    def watching(model, objective, x, config):
+        epochs = []
+        fit = train(model, objective, x, config, callbacks=[lambda record: epochs.append(record)])
+        seen.append((len(epochs), config))
+        change(len(seen) - 1, fit)
+        return fit
+
+    monkeypatch.setattr(trained_choice, "train", watching)
+    return seen
+
+
+def test_networks_are_trained_in_the_batches_of_the_fit(monkeypatch):
+    seen = watched(monkeypatch)
+    x, y = two_spreads(60)
+    LocalW2Regressor(delta=[Nearest(10), Nearest(30)], batch_balls=8, base=None, **QUICK).fit(x, y)
+    assert [config.batch_balls for _, config in seen] == [8, 8]
+
+
+def test_a_choice_that_was_stopped_goes_on_where_it_was(monkeypatch, tmp_path):
+    x, y = two_spreads(60)
+    settings = {"delta": [Nearest(10), Nearest(20), Nearest(30)], **QUICK}
+    whole = LocalW2Regressor(**settings).fit(x, y)
+
+    def interrupt(place, fit):
+        if place == 1:
+            raise KeyboardInterrupt
+
+    model = LocalW2Regressor(checkpoint=tmp_path / "fit", **settings)
+    with monkeypatch.context() as patch:
+        watched(patch, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            model.fit(x, y)
+    seen = watched(monkeypatch)
+    model.fit(x, y)
+    assert [epochs for epochs, _ in seen] == [0, 0, 40]
+    assert model.selection_.table() == whole.selection_.table()
+    assert np.array_equal(model.predict(x), whole.predict(x))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.filterwarnings("ignore:.*balls with one row")
+def test_balls_that_cannot_be_trained_on_are_left_out_by_name(monkeypatch):
+    x, y = two_spreads(60)
+    with pytest.warns(UserWarning, match=r"delta=1e-09 is left out of the choice: no ball has 2 rows"):
+        model = LocalW2Regressor(delta=[1e-9, Nearest(10), Nearest(30)], base=None, **QUICK).fit(x, y)
+    assert [c.balls for c in model.selection_.candidates] == [Nearest(10), Nearest(30)]
+    with (
+        pytest.warns(UserWarning, match="left out"),
+        pytest.raises(ValueError, match="none of these balls can be trained on"),
+    ):
+        LocalW2Regressor(delta=[1e-9, 1e-8], base=None, **QUICK).fit(x, y)
+
+    def diverge(place, fit):
+        if place == 0:
+            raise FloatingPointError("the loss is nan")
+
+    watched(monkeypatch, diverge)
+    with pytest.warns(UserWarning, match=r"delta=Nearest\(k=10\) is left out of the choice: the loss is nan"):
+        model = LocalW2Regressor(delta=[Nearest(10), Nearest(30)], base=None, **QUICK).fit(x, y)
+    assert model.delta_ == Nearest(30)
+
+
+def test_a_network_that_diverges_beside_others_is_left_out_too(monkeypatch):
+    """On a GPU one of a stack ends all: they are then trained alone."""
+    x, y = two_spreads(60)
+    settings = {"delta": [Nearest(10), Nearest(30)], "base": None, **QUICK}
+    expected = LocalW2Regressor(**settings).fit(x, y)
+
+    def fail(*_):
+        raise FloatingPointError
+
+    monkeypatch.setattr(trained_choice, "_AT_ONCE", ("cpu",))
+    monkeypatch.setattr(trained_choice, "train_many", fail)
+    assert LocalW2Regressor(**settings).fit(x, y).selection_.table() == expected.selection_.table()
+
+
+def test_ranks_go_the_way_of_the_first(monkeypatch):
+    x, y = two_spreads(60)
+    settings = {"delta": [Nearest(10), Nearest(30)], "base": None, **QUICK}
+    alone = LocalW2Regressor(**settings).fit(x, y)
+    monkeypatch.setattr(Crew, "agreed", lambda self, value: 1 - value)
+    monkeypatch.setattr(trained_choice.Crew, "join", lambda: Crew())
+    other = LocalW2Regressor(**settings).fit(x, y)
+    assert {alone.delta_, other.delta_} == set(settings["delta"])
+    assert other.selection_.balls == other.delta_
+
+
 def test_an_interrupted_choice_ends_the_fit(monkeypatch):
     x, y = two_spreads(60)
     model = LocalW2Regressor(delta=[Nearest(10), Nearest(30)], base=None, **QUICK).fit(x, y)

@@ -62,9 +62,10 @@ def code_of(method: Method) -> str:
     Twelve hexadecimal digits.
     """
     module = method.factory.split(":")[0]
+    package = Path(localw2.__file__).parent
     files = [HERE / f"{module}.py", HERE / "runner.py", HERE / "scoring.py"]
+    files += [HERE.parent / "uci.py", package / "metrics.py"]  # splits and scores are those of all methods
     if "localw2" in method.packages:
-        package = Path(localw2.__file__).parent
         files += [p for p in sorted(package.rglob("*.py")) if p.relative_to(package).parts[0] not in PROGRAMS]
     digest = hashlib.sha256(f"{method.factory} {versions(method.environment, method.packages)}".encode())
     for path in files:

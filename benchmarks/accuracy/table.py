@@ -213,6 +213,10 @@ def filled(text: str, blocks: dict[str, Callable[[Sequence[Record]], str]], reco
         begin, end = f"<!-- accuracy:begin {name} -->", f"<!-- accuracy:end {name} -->"
         before, found, rest = text.partition(begin)
         if found:
+            if end not in rest:
+                raise ValueError(
+                    f"{begin} has no {end} after it; without, the rest of the page would be lost."
+                )
             text = f"{before}{begin}\n{content}\n{end}{rest.partition(end)[2]}"
     return text
 

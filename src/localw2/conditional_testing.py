@@ -179,7 +179,8 @@ def conditional_test(
     >>> conditional_test(x, y, lambda x: 0.5 * rng.normal(size=len(x)), delta=0.1, random_state=0).pvalue
     0.001
     """
-    rows, outputs = _checked(rows_of(owner_of(sampler), x), y)
+    owner = owner_of(sampler)
+    rows, outputs = _checked(rows_of(owner, x), y)
     level = check_probability(level, "level")
     n_permutations = _check_permutations(n_permutations, level)
     _check_enough(len(rows), level)
@@ -188,7 +189,8 @@ def conditional_test(
     )
     n_directions = check_count(n_directions, "n_directions", 1)
     rng = np.random.default_rng(seed_of(random_state))
-    draws = SamplerDraws.of(sampler, _inputs(x, rows), outputs.shape)
+    table = getattr(owner, "columns_", None) is not None  # with names or gaps: the sampler encodes it itself
+    draws = SamplerDraws.of(sampler, x if table else _inputs(x, rows), outputs.shape)
     share, seen = _check_unseen(draws.owner, fitted_on, rows, as_array(y, "y"))
     pairs = SwapPairs.of(outputs, draws, n_draws, n_directions, rng)
     _check_independent(pairs)
@@ -276,6 +278,8 @@ def _check_unseen(owner: Any, fitted_on: Any, x: Array, y: Array) -> tuple[float
     """The share of rows that are equal to training rows (NaN: nothing tells); whether it is beyond chance."""
     seen = getattr(owner, "seen_rows_", None)
     if fitted_on is not None:
+        if isinstance(fitted_on, tuple | list) and len(fitted_on) == 2:
+            fitted_on = rows_of(owner, fitted_on[0]), fitted_on[1]
         seen, x, y = trained_on(fitted_on, x, y)
     if not isinstance(seen, SeenRows):
         return float("nan"), False

@@ -21,6 +21,7 @@ from localw2._validation import Array, as_array, as_rows, check_count
 from localw2.atomic_files import replace_file
 from localw2.diagnostics import Diagnosis, diagnose
 from localw2.estimators.choosing import standardised
+from localw2.estimators.columns import on_numbers
 from localw2.estimators.judging import warn_of_seen
 from localw2.report_trajectories import trajectory_report_html
 from localw2.seen_rows import SeenRowsWarning
@@ -81,6 +82,7 @@ def report_html(
     and ``source`` (a file's name, a command) are shown as they are.
     """
     n_samples = check_count(n_samples, "n_samples", 40, why="fewer draws show no law")
+    model, X, feature_names = on_numbers(model, X, feature_names)
     seen = _judge(model, X, y, feature_names, target_names, n_samples, random_state)
     body = [
         parts.lead(model, f"{len(seen.X)} rows", source),

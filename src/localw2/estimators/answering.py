@@ -89,16 +89,17 @@ class Answering:
 
     def _validated(self, X: Any) -> Array:
         check_is_fitted(self, "model_")
-        return read_rows(self, X, self.columns_)
+        rows = read_rows(self, X, self.columns_)
+        reach = np.abs((rows - self._x_mean) / self._x_scale)
+        if not reach.max(initial=0.0) <= FARTHEST:
+            raise ValueError(
+                f"a row of X has the value {rows.flat[reach.argmax()]:g}, in the network's units "
+                f"{reach.max():.1g}, where nothing can be computed. Check its units."
+            )
+        return rows
 
     def _inputs(self, X: Array) -> Tensor:
-        units = (X - self._x_mean) / self._x_scale
-        if not np.abs(units).max(initial=0.0) <= FARTHEST:
-            raise ValueError(
-                f"a row of X has the value {X.flat[np.abs(units).argmax()]:g}, in the network's units "
-                f"{np.abs(units).max():.1g}, where nothing can be computed. Check its units."
-            )
-        return torch.tensor(units, dtype=torch.float64)
+        return torch.tensor((X - self._x_mean) / self._x_scale, dtype=torch.float64)
 
     def _centers(self, X: Array) -> Array:
         return predict_each(self.base_models_, self.base_intercept_, self.base_slope_, X)

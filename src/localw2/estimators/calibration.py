@@ -2,10 +2,10 @@
 
 From ``SPLIT_FROM`` rows on, a part of them is held out of the whole fit and scored by it: coverage is then
 guaranteed. Of fewer rows none can be spared: the whole fit (base, scales, network) is repeated, each time
-without one of 5 or 10 parts of the rows, which it scores. The whole of it, but for the choice of the kind of
-base, because only so is a score made as an interval will be, from a mixture of fold models and a network that
-none of the scored rows has touched. A score is a level, not a length: fits to fewer rows are less sure, and
-know it, so that their scores serve.
+without one of 5 or 10 parts of the rows, which it scores. The whole of it, but for what was chosen on all
+rows (the kind of base, the balls of a list, the values that y can have), because only so is a score made as
+an interval will be, from a mixture of fold models and a network that none of the scored rows has touched. A
+score is a level, not a length: fits to fewer rows are less sure, and know it, so that their scores serve.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from sklearn.utils.parallel import Parallel, delayed
 
 from localw2._validation import Array
 from localw2.conformal import Calibration, central_interval, central_scores, joint_level
+from localw2.estimators.settings import part_of_checkpoint
 
 SPLIT_FROM = 2000  # rows: a fifth of them says what 90 % is to within 1.5 %, and the fit can spare them
 HELD_OUT = 0.2
@@ -120,8 +121,12 @@ def clear_checkpoints(estimator: Any) -> None:
     """Remove the files that a finished fit could have been resumed from."""
     if estimator.checkpoint is None or estimator.fit_.stopped != "all epochs done":
         return
-    names = [estimator.checkpoint, *(_checkpoint(estimator, group) for group in range(max(N_GROUPS)))]
-    for name in names if estimator.calibrate else names[:1]:
+    names = [estimator.checkpoint]
+    if estimator.calibrate:
+        names += [part_of_checkpoint(estimator.checkpoint, "calibration", k) for k in range(max(N_GROUPS))]
+    if isinstance(estimator.delta, list | tuple):
+        names += [part_of_checkpoint(estimator.checkpoint, "choice", k) for k in range(len(estimator.delta))]
+    for name in names:
         with suppress(OSError):  # one that stays would only be found finished
             Path(name).unlink()
 
@@ -130,7 +135,7 @@ def _group_scores(estimator: Any, X: Array, y: Array, rows: Array, group: int, s
     """Scores of some rows by a fit to all others."""
     settings = estimator.get_params(deep=False) | {
         "calibrate": False,
-        "checkpoint": _checkpoint(estimator, group),
+        "checkpoint": part_of_checkpoint(estimator.checkpoint, "calibration", group),
         "history": None,  # the file is of the whole fit, which is done
         "random_state": seed % 2**32,
     }
@@ -151,10 +156,6 @@ def _group_scores(estimator: Any, X: Array, y: Array, rows: Array, group: int, s
     if part.fit_.stopped.startswith("interrupted"):
         raise KeyboardInterrupt
     return scores(part, X[rows], y[rows])
-
-
-def _checkpoint(estimator: Any, group: int) -> str | None:
-    return None if estimator.checkpoint is None else f"{estimator.checkpoint}.calibration{group}"
 
 
 def _warn_of_interruption(n_scored: int, n: int) -> None:

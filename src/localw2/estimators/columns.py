@@ -7,6 +7,7 @@ category) becomes one column of 0 and 1 a name; rare names beyond ``MOST_NAMES``
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -58,16 +59,21 @@ class Columns:
         matrix: Array = np.ascontiguousarray(self.encoder.transform(plain), dtype=np.float64)
         return matrix
 
+    @property
+    def width(self) -> int:
+        """How many columns of numbers a table becomes."""
+        return len(self.encoder.get_feature_names_out([f"x{j}" for j in range(self.encoder.n_features_in_)]))
+
     def as_regressor(self) -> Pipeline:
         """The encoder as part of a regressor: such a thing has a safe way into a file."""
         return make_pipeline(self.encoder, DummyRegressor().fit([[0.0]], [0.0]))
 
     @classmethod
-    def from_regressor(cls, pipeline: Any, complete: Any, grouped: Any) -> Columns:
-        """The encoder from a file; ValueError if it is none."""
+    def from_regressor(cls, pipeline: Any, p: int, complete: Any, grouped: Any) -> Columns:
+        """The encoder of p columns from a file; ValueError if it is none."""
         encoder = pipeline.steps[0][1] if isinstance(pipeline, Pipeline) else None
-        p = getattr(encoder, "n_features_in_", 0)
-        known = isinstance(complete, list) and isinstance(grouped, list)
+        known = getattr(encoder, "n_features_in_", None) == p
+        known = known and isinstance(complete, list) and isinstance(grouped, list)
         known = known and all(type(j) is int and 0 <= j < p for j in [*complete, *grouped])
         known = known and isinstance(encoder, ColumnTransformer) and set(grouped) <= set(_named(encoder))
         parts = getattr(encoder, "named_transformers_", {})
@@ -158,6 +164,20 @@ def encoded_names(estimator: Any, given: Any = None) -> list[str]:
     called = [f"x{j}" for j in range(estimator.n_features_in_)] if known is None else [str(n) for n in known]
     names = estimator.columns_.encoder.get_feature_names_out(called)
     return [str(name).partition("__")[2].replace("missingindicator_", "no ") for name in names]
+
+
+def on_numbers(estimator: Any, X: Any, names: Any = None) -> tuple[Any, Any, Any]:
+    """An estimator that takes the numbers which a table becomes, those of X (if any), and their names.
+
+    For what looks at a model column by column. Without names and gaps in its table all stays as it came.
+    """
+    if getattr(estimator, "columns_", None) is None:
+        return estimator, X, names
+    view = copy.copy(estimator)
+    view.columns_, view.n_features_in_ = None, estimator.columns_.width
+    vars(view).pop("feature_names_in_", None)
+    rows = None if X is None else estimator._validated(X)
+    return view, rows, encoded_names(estimator, names)
 
 
 def _is_frame(X: Any) -> bool:
@@ -299,7 +319,9 @@ def _missing(column: Any) -> Any:
 
 
 def _text(value: Any) -> str:
-    """A name, the same for 1 and 1.0: categories of whole numbers come back from an array as floats."""
+    """A name, the same for 1, 1.0 and True: these come back from an array, or from a file, as each other."""
+    if isinstance(value, bool | np.bool_):
+        return str(int(value))
     whole = isinstance(value, float | np.floating) and float(value).is_integer()
     return str(int(value)) if whole else str(value)
 

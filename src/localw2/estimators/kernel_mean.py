@@ -19,6 +19,7 @@ TUNING_ROWS = 300  # enough for the length scales of a few columns; the cost is 
 _ROWS_AT_A_TIME = 4096
 _JITTER = 1e-10  # of the kernel at 0: what rounding leaves of a matrix that must stay positive
 _ROUNDING = 1e-15  # of a sum of squares
+_FAR = 1e3  # length scales: the kernel is 0 from there on, and its square of the distance a number
 
 
 @final
@@ -151,7 +152,7 @@ def tuned(X: Array, y: Array, seed: int) -> KernelMean:
 
 def _kernel(a: Array, b: Array) -> Array:
     """Matern 5/2 between rows a (n, p) and b (m, p) in units of the length scales, (n, m)."""
-    r = cdist(a, b)
+    r = np.minimum(cdist(a, b), _FAR)
     r *= np.sqrt(5.0)
     values: Array = 1 + r + r * r / 3
     values *= np.exp(-r)

@@ -38,10 +38,15 @@ class Outcomes:
     @classmethod
     def of(cls, y: Array, bounds: Any, values: Any) -> Outcomes:
         """From outputs y (N, d); ``bounds`` and ``values`` are "auto", None, or what they are."""
-        ends = [_ends(column, bounds) for column in y.T]
-        lower, upper = np.array(ends, dtype=np.float64).T
         found = tuple(_values(column, values) for column in y.T)
-        if not isinstance(bounds, str):
+        given = not isinstance(bounds, str)
+        # Values that are known have ends of their own: those of y, if it does not reach them, would cut.
+        ends = [
+            _ends(column, bounds if given or few is None else None)
+            for column, few in zip(y.T, found, strict=True)
+        ]
+        lower, upper = np.array(ends, dtype=np.float64).T
+        if given:
             _check_inside(y, lower, upper, bounds)
         halfway = tuple(None if v is None else _halfway(v) for v in found)
         return cls(lower, upper, found, lower, upper, halfway)

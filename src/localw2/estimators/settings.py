@@ -97,6 +97,15 @@ def adopt(estimator: Any, fitted: Any) -> None:
         delattr(estimator, name)
 
 
+def part_of_checkpoint(checkpoint: Any, part: str, number: int) -> str | None:
+    """The checkpoint of one of several fits that a fit consists of.
+
+    >>> part_of_checkpoint("fit.ckpt", "choice", 2)
+    'fit.ckpt.choice2'
+    """
+    return None if checkpoint is None else f"{checkpoint}.{part}{number}"
+
+
 def check_files(estimator: Any) -> None:
     """Raise unless the files of a fit can be written, and a checkpoint would be found again."""
     state = estimator.random_state

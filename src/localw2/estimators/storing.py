@@ -72,7 +72,7 @@ def store_regressor(estimator: Any) -> Stored:
         "fit": fit,
         "calibration": None if estimator.calibration_ is None else estimator.calibration_.kind,
         "outcomes": estimator.outcomes_.plain(),
-        "columns": None if columns is None else [list(columns.complete), list(columns.grouped)],
+        "encoded_columns": None if columns is None else [list(columns.complete), list(columns.grouped)],
     }
     tensors = {f"model.{name}": value for name, value in estimator.model_.state_dict().items()}
     settings["seen_rows"], seen = stored_seen(estimator)
@@ -108,8 +108,10 @@ def _fill(estimator: Any, stored: Stored) -> None:
     _name_features(estimator, settings["feature_names"], p)
     estimator.columns_ = None
     if "columns" in regressors:
-        estimator.columns_ = Columns.from_regressor(regressors.pop("columns"), *settings["columns"])
-        p = len(stored.tensors["x_mean"])  # what the network sees
+        estimator.columns_ = Columns.from_regressor(
+            regressors.pop("columns"), p, *settings["encoded_columns"]
+        )
+        p = estimator.columns_.width  # what the network sees
     outcomes = settings.get("outcomes")  # files of the first release have none
     estimator.outcomes_ = Outcomes.anything(d) if outcomes is None else Outcomes.from_plain(outcomes, d)
     for name, attribute in _ARRAYS.items():
@@ -125,7 +127,7 @@ def _fill(estimator: Any, stored: Stored) -> None:
     if "balls" in settings:  # files of the first release have none
         estimator.delta_, estimator.norm_ = (restored_object(settings["balls"][n]) for n in ("delta", "norm"))
         check_delta(estimator.delta_)
-        if not isinstance(estimator.norm_, Norm) or isinstance(estimator.delta_, str):
+        if not isinstance(estimator.norm_, Norm) or isinstance(estimator.delta_, str | list | tuple):
             raise ValueError(f"balls={str(settings['balls'])[:80]} are none.")
     estimator.selection_ = estimator.plan_ = None
     estimator.seen_rows_ = restored_seen(settings.get("seen_rows"), stored.tensors)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -13,10 +15,13 @@ from torch import Tensor
 
 from localw2._validation import Array
 from localw2.balls import Nearest
+from localw2.distributed import Crew
 from localw2.estimators.choosing import ChosenBalls
 from localw2.estimators.residual_loss import ResidualLoss
+from localw2.estimators.settings import part_of_checkpoint
 from localw2.fit_config import FitConfig
 from localw2.lazy_neighborhoods import MANY_ROWS
+from localw2.losses import Objective
 from localw2.metrics import crps
 from localw2.models.network import RandomMLP
 from localw2.selection import Candidate, DeltaSelection, Tried
@@ -44,7 +49,8 @@ def choose_by_training(
     """The balls whose network forecasts held-out rows best, by the mean CRPS.
 
     ``residuals`` (N, d) and ``inputs`` (N, p) are in the units of ``net``, of which each of the balls trains
-    a copy, with the same seed: scores then differ by the balls, not by chance.
+    a copy, with the same seed: scores then differ by the balls, not by chance. Balls that no network can be
+    trained on are left out, with a warning.
     """
     n = len(X)
     if not FEWEST_ROWS <= n <= MANY_ROWS:
@@ -54,32 +60,97 @@ def choose_by_training(
         )
     order = np.random.default_rng([config.seed, _PURPOSE]).permutation(n)
     held, kept = np.split(order, [round(HELD_OUT * n)])
-    hoods = [option.neighborhoods(X[kept]) for option in options]
-    goals = [
-        loss.objective(X[kept], residuals[kept], option, balls)
-        for option, balls in zip(options, hoods, strict=True)
-    ]
-    nets = [deepcopy(net) for _ in options]
-    # A step of several models takes all balls, and there is nothing to resume.
-    every = replace(config, batch_balls=None, checkpoint=None, resume=False, history=None)
-    if inputs.device.type in _AT_ONCE:
-        train_many(nets, goals, inputs[kept], every, [config.seed] * len(nets))
-    else:
-        for model, goal in zip(nets, goals, strict=True):
-            if train(model, goal, inputs[kept], every).stopped.startswith("interrupted"):
-                raise KeyboardInterrupt  # networks that are half trained say nothing of their balls
-    scores = np.stack([_scores(model, inputs[held], residuals[held], config.seed) for model in nets])
+    rivals = _rivals(options, X[kept], residuals[kept], net, loss, config.batch_balls is not None)
+    rivals = _trained(rivals, inputs[kept], config)
+    if not rivals:
+        raise ValueError("delta: none of these balls can be trained on, see the warnings. Give larger ones.")
     others = residuals[kept[:_CLIMATE_ROWS]][:, None]
     everyone = np.broadcast_to(others, (len(others), len(held), residuals.shape[1]))
     climate = float(crps(residuals[held], everyone).mean()) or 1.0
     tried = [
-        Tried(o.norm_name, o.norm, o.balls, _radius(o, X), _others(balls), score)
-        for o, balls, score in zip(options, hoods, scores, strict=True)
+        Tried(
+            rival.option.norm_name,
+            rival.option.norm,
+            rival.option.balls,
+            _radius(rival.option, X),
+            _others(rival.objective.hoods),
+            _scores(rival.net, inputs[held], residuals[held], config.seed),
+        )
+        for rival in rivals
     ]
-    best = min(range(len(tried)), key=lambda v: tried[v].mean)
+    # On a GPU the last digits differ from run to run: ranks must not go different ways by them.
+    best = Crew.join().agreed(min(range(len(tried)), key=lambda v: tried[v].mean))
     found = tuple(one.candidate(tried[best], climate) for one in tried)
     why = f"of {len(kept)} rows its network learned to forecast the other {len(held)} {_gain(found[best])}"
-    return replace(options[best], selection=DeltaSelection(found, found[best], tried[best].delta, why, n))
+    selection = DeltaSelection(found, found[best], tried[best].delta, why, n)
+    return replace(rivals[best].option, selection=selection)
+
+
+@final
+@dataclass(frozen=True)
+class _Rival:
+    """Balls at a place of the list, their loss, and a network for it."""
+
+    place: int
+    option: ChosenBalls
+    objective: Objective
+    net: RandomMLP
+
+
+def _rivals(
+    options: Sequence[ChosenBalls],
+    X: Array,
+    residuals: Array,
+    net: RandomMLP,
+    loss: ResidualLoss,
+    in_batches: bool,
+) -> list[_Rival]:
+    """All balls that have a loss."""
+    found = []
+    for place, option in enumerate(options):
+        try:
+            objective = loss.objective(X, residuals, option, option.neighborhoods(X), in_batches)
+        except ValueError as error:  # balls of one row each
+            _warn_of(option, error)
+            continue
+        found.append(_Rival(place, option, objective, deepcopy(net)))
+    return found
+
+
+def _trained(rivals: list[_Rival], inputs: Tensor, config: FitConfig) -> list[_Rival]:
+    """Those whose networks could be trained: one after the other, or at once where that is faster."""
+    if inputs.device.type in _AT_ONCE and config.batch_balls is None and len(rivals) > 1:
+        plain = replace(config, checkpoint=None, resume=False, history=None)
+        try:
+            train_many(
+                [rival.net for rival in rivals],
+                [rival.objective for rival in rivals],
+                inputs,
+                plain,
+                [config.seed] * len(rivals),
+            )
+        except FloatingPointError:  # of one of them, which ends all: alone the others will do
+            pass
+        else:
+            return rivals
+    found = []
+    for rival in rivals:
+        own = part_of_checkpoint(config.checkpoint, "choice", rival.place)
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="interrupted after epoch")
+                fit = train(rival.net, rival.objective, inputs, replace(config, checkpoint=own, history=None))
+        except FloatingPointError as error:
+            _warn_of(rival.option, error)
+            continue
+        if fit.stopped.startswith("interrupted"):
+            raise KeyboardInterrupt  # networks that are half trained say nothing of their balls
+        found.append(rival)
+    return found
+
+
+def _warn_of(option: ChosenBalls, error: Exception) -> None:
+    warnings.warn(f"delta={option.balls!r} is left out of the choice: {error}", stacklevel=6)
 
 
 def _gain(best: Candidate) -> str:

@@ -17,6 +17,7 @@ from localw2.balls import Nearest
 from localw2.conditional_plots import strongest_input
 from localw2.conditional_testing import conditional_test
 from localw2.estimators.coefficients import RandomCoefficientRegressor
+from localw2.estimators.columns import on_numbers
 from localw2.estimators.regression import LocalW2Regressor
 from localw2.explorer.observed import Observed
 from localw2.explorer.quick_trees import quickened
@@ -92,6 +93,7 @@ class Answers:
         check_is_fitted(model)
         if (X is None) != (y is None):
             raise ValueError("X and y must come together: observed rows are inputs with their outputs.")
+        model, X, feature_names = on_numbers(model, X, feature_names)
         self.kind = type(model).__name__
         self.seen_rows: SeenRows | None = getattr(model, "seen_rows_", None)
         self.names = _names(feature_names, model, X, model.n_features_in_)
