@@ -73,7 +73,7 @@ def choose_by_training(
             rival.option.norm,
             rival.option.balls,
             _radius(rival.option, X),
-            _others(rival.objective.hoods),
+            _others(rival.balls),
             _scores(rival.net, inputs[held], residuals[held], config.seed),
         )
         for rival in rivals
@@ -93,6 +93,7 @@ class _Rival:
 
     place: int
     option: ChosenBalls
+    balls: Any  # all of them; those of one row are no part of the loss
     objective: Objective
     net: RandomMLP
 
@@ -108,12 +109,13 @@ def _rivals(
     """All balls that have a loss."""
     found = []
     for place, option in enumerate(options):
+        balls = option.neighborhoods(X)
         try:
-            objective = loss.objective(X, residuals, option, option.neighborhoods(X), in_batches)
+            objective = loss.objective(X, residuals, option, balls, in_batches)
         except ValueError as error:  # balls of one row each
             _warn_of(option, error)
             continue
-        found.append(_Rival(place, option, objective, deepcopy(net)))
+        found.append(_Rival(place, option, balls, objective, deepcopy(net)))
     return found
 
 
