@@ -103,7 +103,7 @@ def compute(
     if differing:
         print(f"other values for {', '.join(sorted({name for name, _ in differing}))}: computed again")
     missing = [cell for cell in cells if known.get(_key(cell), {}).get("code") != fingerprint]
-    if len(missing) == len(cells):
+    if all(_method(cell) in {name for name, _ in differing} for cell in cells):
         spent = 0.0  # nothing is left of what took it
     print(f"{experiment}: {len(cells) - len(missing)} of {len(cells)} cells on file", flush=True)
     run(missing, "computed")

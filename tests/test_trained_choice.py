@@ -1,6 +1,7 @@
 """Balls chosen from a list by training: the same networks as trained alone, and the better balls taken."""
 
 from copy import deepcopy
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,7 +9,6 @@ import torch
 from sklearn.base import clone
 
 from localw2 import Euclidean, FitConfig, LocalW2Regressor, Nearest, RandomMLP, SquaredW2, load, train
-from localw2.distributed import Crew
 from localw2.estimators import trained_choice
 from localw2.estimators.choosing import ChosenBalls
 from localw2.estimators.residual_loss import ResidualLoss
@@ -211,8 +211,8 @@ def test_ranks_go_the_way_of_the_first(monkeypatch):
     x, y = two_spreads(60)
     settings = {"delta": [Nearest(10), Nearest(30)], "base": None, **QUICK}
     alone = LocalW2Regressor(**settings).fit(x, y)
-    monkeypatch.setattr(Crew, "agreed", lambda self, value: 1 - value)
-    monkeypatch.setattr(trained_choice.Crew, "join", lambda: Crew())
+    crew = SimpleNamespace(agreed=lambda best: 1 - best)  # the first rank has found the other ones better
+    monkeypatch.setattr(trained_choice, "Crew", SimpleNamespace(join=lambda: crew))
     other = LocalW2Regressor(**settings).fit(x, y)
     assert {alone.delta_, other.delta_} == set(settings["delta"])
     assert other.selection_.balls == other.delta_

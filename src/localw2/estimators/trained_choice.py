@@ -79,7 +79,7 @@ def choose_by_training(
         for rival in rivals
     ]
     # On a GPU the last digits differ from run to run: ranks must not go different ways by them.
-    best = Crew.join().agreed(min(range(len(tried)), key=lambda v: tried[v].mean))
+    best: int = Crew.join().agreed(min(range(len(tried)), key=lambda v: tried[v].mean))
     found = tuple(one.candidate(tried[best], climate) for one in tried)
     why = f"of {len(kept)} rows its network learned to forecast the other {len(held)} {_gain(found[best])}"
     selection = DeltaSelection(found, found[best], tried[best].delta, why, n)
