@@ -171,7 +171,7 @@ def _write(found: Cells, failed: int, options: Options) -> None:
         "Panels (k), (l): over a and sigma. Rows a ball: of the training set, the row itself included; a "
         "ball of one row shows no spread, neither to the loss nor to the error in ŷ, which is then a mean "
         "squared error: the mean model beats the truth in it. At a = 0 both radii hold all rows. "
-        "Radius √.1 at a = .1 takes seven minutes a fit: at sigma = .25 only. "
+        "At a = .1 the larger radius takes seven minutes a fit, and was left out. "
         f"Fits that gave up: {failed}.",
         table(grid),
     )

@@ -299,7 +299,7 @@ def _overview(folder: Path) -> str:
         if content is None:
             lines.append(f"| `{experiment.name}.py` | {NOT_RUN} | | |")
         else:
-            count, wall = len(content["records"]), content["wall_seconds"] / 60
+            count, wall = len(content["records"]), content.get("wall_seconds", 0.0) / 60
             minutes = sum(record["seconds"] for record in content["records"]) / 60
             total += wall
             lines.append(f"| `{experiment.name}.py` | {count} | {minutes:.0f} | {wall:.0f} |")

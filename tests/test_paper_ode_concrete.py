@@ -234,7 +234,9 @@ def test_the_papers_settings_are_those_of_the_full_run(tmp_path):
     for a, sigma in dynamics.PANELS:
         found = [cell for cell in cells if (cell["a"], cell["sigma"], cell["model"]) == (a, sigma, "printed")]
         assert len(found) == 5
-    assert all(cell["a"] > 0 for cell in cells if cell["model"] == "printed-sqrt")
+    assert {cell["a"] for cell in cells if cell["model"] == "printed-sqrt"} == {0.2, 0.3}
+    settings = [json.dumps(cell | {"seed": None}) for cell in cells]
+    assert {settings.count(one) for one in settings} == {5}
     assert {cell["epochs"] for cell in concrete.cells(options(tmp_path, False), "0" * 64)} == {1000}
 
 
