@@ -204,9 +204,9 @@ EXPERIMENTS = (
                 "(b)",
                 "Means and SDs near these points: predicted ones agree with those of the test rows.",
                 "**Reproduces in part**: means on random splits. SDs come out too small there, by a third"
-                " at delta = .05 with the four rows that a ball has; ours are right on average (.97). The"
-                " error in the mean is larger with our default (.17 against .13): its base, a quadratic "
-                "polynomial here, is worse than a network.",
+                " at delta = .05 with the four rows that a ball has; ours are right on average (.99). The"
+                " error in the mean is larger with our default (.17 against .13): its base, in nine of "
+                "ten fits a quadratic polynomial, is worse than a network.",
             ),
             Panel(
                 "(c), against MSE",
