@@ -218,7 +218,7 @@ class TestResuming:
 def test_code_names_follow_what_a_method_rests_on(monkeypatch, tmp_path):
     names = ("localw2", "base + network, energy score", "climatology")
     (tmp_path / "cli").mkdir()
-    for file in ("__init__.py", "losses.py", "cli/options.py"):
+    for file in ("__init__.py", "losses.py", "metrics.py", "cli/options.py"):
         (tmp_path / file).write_text("")
     monkeypatch.setattr(ledger.localw2, "__file__", str(tmp_path / "__init__.py"))
 
@@ -231,6 +231,8 @@ def test_code_names_follow_what_a_method_rests_on(monkeypatch, tmp_path):
     assert codes() == before
     (tmp_path / "losses.py").write_text("another loss")
     assert [old == new for old, new in zip(before, codes(), strict=True)] == [False, False, True]
+    (tmp_path / "metrics.py").write_text("another score")  # by which all are judged
+    assert not set(before) & set(codes())
 
 
 def test_a_table_of_45000_rows_runs(tmp_path):
