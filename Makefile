@@ -56,7 +56,7 @@ test-slow: $(INSTALLED)
 docs: $(INSTALLED)
 	rm -rf build/docs build/doctrees docs/gallery
 	$(BIN)/sphinx-build -W --keep-going --quiet --jobs 2 -d build/doctrees docs build/docs
-	$(BIN)/python -m pytest -q -m docs tests/test_docs.py tests/test_docs_browser.py
+	$(BIN)/python -m pytest -q -m docs tests/project/test_docs.py tests/project/test_docs_browser.py
 
 # Away from the checkout, so that the installed package is what is tried.
 dist: $(INSTALLED)

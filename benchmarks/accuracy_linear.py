@@ -21,7 +21,7 @@ from threadpoolctl import threadpool_limits
 
 from localw2._validation import Array
 from localw2.datasets import Linear
-from localw2.estimators.coefficients import RandomCoefficientRegressor
+from localw2.estimators.coefficients.regressor import RandomCoefficientRegressor
 
 METHODS: dict[str, dict[str, Any]] = {
     "printed loss, delta .1": {"debiased": False, "delta": 0.1},

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from localw2.datasets import Nonlinear
-from localw2.estimators.regression import LocalW2Regressor
+from localw2.estimators.regression.regressor import LocalW2Regressor
 from localw2.metrics import mean_error, std_error
 
 Array = NDArray[np.float64]

@@ -24,8 +24,8 @@ from sklearn.datasets import make_friedman1
 from sklearn.ensemble import HistGradientBoostingRegressor
 
 from localw2 import LocalW2Regressor
-from localw2.explorer import create_app
-from localw2.explorer.serving import configured, listen
+from localw2.apps.explorer import create_app
+from localw2.apps.explorer.serving import configured, listen
 
 DRAWS = 1000
 

@@ -39,9 +39,9 @@ from localw2 import (
     SquaredW2,
     train,
 )
-from localw2.captured import Leaps
 from localw2.datasets import Nonlinear
-from localw2.stacked_training import train_many
+from localw2.training.cuda_graph import Leaps
+from localw2.training.many import train_many
 
 LOSSES = (
     SquaredW2(),

@@ -24,7 +24,7 @@ from threadpoolctl import threadpool_limits
 
 from localw2 import Neighborhoods, Objective
 from localw2._validation import Array
-from localw2.gpu_assignment import solve_on_device
+from localw2.losses.cuda.assignment import solve_on_device
 
 SIZES = (1, 2, 3, 7, 31, 32, 33, 64, 100, 127, 128, 129, 200, 257, 300)
 REPEATS = 20  # random problems of each size and kind

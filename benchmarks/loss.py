@@ -22,7 +22,7 @@ from torch import Tensor
 
 from localw2 import MMD, Neighborhoods, Objective, SquaredW2
 from localw2.datasets import Nonlinear
-from localw2.losses import Discrepancy
+from localw2.losses.discrepancies import Discrepancy
 from naive import BallLoss, emd2_ball, loop_over_balls, mmd_ball
 
 

@@ -28,8 +28,8 @@ import torch
 
 from localw2 import FitConfig, LazyNeighborhoods, LocalW2Regressor, Objective, RandomMLP, SquaredW2, train
 from localw2._validation import Array
-from localw2.batches import BallStream
-from localw2.distributed import Crew
+from localw2.training.batches import BallStream
+from localw2.training.distributed import Crew
 
 COLUMNS, BALL, DRAWS = 8, 64, 4
 BATCHES = (8, 32, 128, 512)

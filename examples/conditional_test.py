@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from localw2._validation import Array
-from localw2.conditional_testing import conditional_test
 from localw2.datasets import Nonlinear
+from localw2.judging.swap_test.conditional import conditional_test
 
 
 def main() -> None:

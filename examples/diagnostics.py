@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from localw2 import local_w2
-from localw2.bounds import error_bound
 from localw2.datasets import Nonlinear
-from localw2.diagnostics import diagnose
+from localw2.judging.bounds import error_bound
+from localw2.judging.diagnosis.diagnose import diagnose
 
 WIDER = 1.5  # the wrong law has this many times the true spread
 

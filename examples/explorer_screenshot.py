@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from localw2 import LocalW2Regressor
-from localw2.explorer import create_app
-from localw2.explorer.serving import configured, listen
+from localw2.apps.explorer import create_app
+from localw2.apps.explorer.serving import configured, listen
 
 INPUTS = ["temperature [°C]", "curing time [days]", "water [%]"]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from explorer_screenshot import INPUTS, find_chromium, fitted, picture_path
 
-from localw2.report import write_report
+from localw2.apps.report.report import write_report
 
 
 def main() -> None:

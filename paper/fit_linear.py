@@ -14,8 +14,8 @@ import numpy as np
 
 from localw2 import Euclidean, Neighborhoods, RandomCoefficientRegressor, Weighted
 from localw2._validation import Array
+from localw2.balls.norms import Norm
 from localw2.datasets import Linear
-from localw2.norms import Norm
 from records import Cell, Values
 
 TRUTH = Linear()

@@ -17,8 +17,8 @@ from localw2 import (
     SquaredW2,
     Weighted,
 )
-from localw2.losses import Discrepancy
-from localw2.norms import Norm
+from localw2.balls.norms import Norm
+from localw2.losses.discrepancies import Discrepancy
 
 NORMS = [
     Euclidean(),

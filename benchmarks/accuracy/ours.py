@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from localw2 import LocalW2Regressor
-from localw2.estimators.bases import fold_base
-from localw2.estimators.choosing import rough_balls
+from localw2.estimators.regression.balls import rough_balls
+from localw2.estimators.regression.mean import fold_base
 from peers import Array, Draw, Fit
 
 

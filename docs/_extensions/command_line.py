@@ -17,7 +17,7 @@ class CommandLine(SphinxDirective):
         """Walk the commands."""
         import typer
 
-        from localw2.cli import app
+        from localw2.apps.cli import app
 
         lines: list[str] = []
         for name, command in _commands(typer.main.get_command(app), "localw2"):

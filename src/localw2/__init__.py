@@ -5,30 +5,31 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from localw2.balls import Nearest
-    from localw2.bounds import ErrorBound, error_bound
-    from localw2.conditional_testing import ConditionalTest, conditional_test
-    from localw2.diagnostics import Diagnosis, diagnose
-    from localw2.estimators.coefficients import RandomCoefficientRegressor
-    from localw2.estimators.dynamics import LocalW2ODE
+    from localw2.balls.lazy import LazyNeighborhoods
+    from localw2.balls.neighborhoods import Neighborhoods
+    from localw2.balls.norms import Euclidean, Mahalanobis, Norm, Weighted
+    from localw2.balls.ragged import Nearest
+    from localw2.balls.selection import DeltaSelection, select_delta
+    from localw2.estimators.coefficients.regressor import RandomCoefficientRegressor
+    from localw2.estimators.dynamics.ode import LocalW2ODE
     from localw2.estimators.files import load, save
-    from localw2.estimators.regression import LocalW2Regressor
-    from localw2.fit_config import FitConfig
-    from localw2.lazy_neighborhoods import LazyNeighborhoods
-    from localw2.losses import MMD, MSE, EnergyScore, MeanVar, Objective, SlicedW2, SquaredW2, local_w2
+    from localw2.estimators.regression.regressor import LocalW2Regressor
+    from localw2.judging.bounds import ErrorBound, error_bound
+    from localw2.judging.diagnosis.diagnose import Diagnosis, diagnose
+    from localw2.judging.seen_rows import SeenRows, SeenRowsWarning
+    from localw2.judging.swap_test.conditional import ConditionalTest, conditional_test
+    from localw2.judging.swap_test.draws import DependentDrawsWarning
+    from localw2.losses.discrepancies import MMD, MSE, EnergyScore, MeanVar, SlicedW2, SquaredW2
+    from localw2.losses.objective import Objective, local_w2
+    from localw2.losses.w2 import w2_squared
     from localw2.models.base import RandomMap
-    from localw2.models.dynamics import RandomODE, SolverError
     from localw2.models.fields import FunctionField, NetworkField, RandomField
     from localw2.models.laws import LogNormal, Normal, PushForward, Shared
     from localw2.models.linear import RandomLinear
     from localw2.models.network import RandomMLP
-    from localw2.neighborhoods import Neighborhoods
-    from localw2.norms import Euclidean, Mahalanobis, Norm, Weighted
-    from localw2.sampler_draws import DependentDrawsWarning
-    from localw2.seen_rows import SeenRows, SeenRowsWarning
-    from localw2.selection import DeltaSelection, select_delta
-    from localw2.training import Fit, train
-    from localw2.transport import w2_squared
+    from localw2.models.ode import RandomODE, SolverError
+    from localw2.training.config import FitConfig
+    from localw2.training.loop import Fit, train
 
 __version__ = "0.1.0.dev0"
 
@@ -86,30 +87,31 @@ __all__ = [
 # Where each name lives. It is imported when it is first asked for: torch alone takes a second, which neither
 # `localw2 --help` nor the completion of a shell can wait for.
 _HOMES = {
-    "balls": "Nearest",
-    "bounds": "ErrorBound error_bound",
-    "conditional_testing": "ConditionalTest conditional_test",
-    "diagnostics": "Diagnosis diagnose",
-    "estimators.coefficients": "RandomCoefficientRegressor",
-    "estimators.dynamics": "LocalW2ODE",
+    "balls.lazy": "LazyNeighborhoods",
+    "balls.neighborhoods": "Neighborhoods",
+    "balls.norms": "Euclidean Mahalanobis Norm Weighted",
+    "balls.ragged": "Nearest",
+    "balls.selection": "DeltaSelection select_delta",
+    "estimators.coefficients.regressor": "RandomCoefficientRegressor",
+    "estimators.dynamics.ode": "LocalW2ODE",
     "estimators.files": "load save",
-    "estimators.regression": "LocalW2Regressor",
-    "fit_config": "FitConfig",
-    "lazy_neighborhoods": "LazyNeighborhoods",
-    "losses": "MMD MSE EnergyScore MeanVar Objective SlicedW2 SquaredW2 local_w2",
+    "estimators.regression.regressor": "LocalW2Regressor",
+    "judging.bounds": "ErrorBound error_bound",
+    "judging.diagnosis.diagnose": "Diagnosis diagnose",
+    "judging.seen_rows": "SeenRows SeenRowsWarning",
+    "judging.swap_test.conditional": "ConditionalTest conditional_test",
+    "judging.swap_test.draws": "DependentDrawsWarning",
+    "losses.discrepancies": "MMD MSE EnergyScore MeanVar SlicedW2 SquaredW2",
+    "losses.objective": "Objective local_w2",
+    "losses.w2": "w2_squared",
     "models.base": "RandomMap",
-    "models.dynamics": "RandomODE SolverError",
     "models.fields": "FunctionField NetworkField RandomField",
     "models.laws": "LogNormal Normal PushForward Shared",
     "models.linear": "RandomLinear",
     "models.network": "RandomMLP",
-    "neighborhoods": "Neighborhoods",
-    "norms": "Euclidean Mahalanobis Norm Weighted",
-    "sampler_draws": "DependentDrawsWarning",
-    "seen_rows": "SeenRows SeenRowsWarning",
-    "selection": "DeltaSelection select_delta",
-    "training": "Fit train",
-    "transport": "w2_squared",
+    "models.ode": "RandomODE SolverError",
+    "training.config": "FitConfig",
+    "training.loop": "Fit train",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 

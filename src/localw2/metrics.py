@@ -12,8 +12,8 @@ import numpy as np
 from scipy.special import erf
 
 from localw2._validation import Array, as_array, as_rows, as_tensor, seed_of
-from localw2.neighborhoods import Neighborhoods
-from localw2.transport import w2_squared
+from localw2.balls.neighborhoods import Neighborhoods
+from localw2.losses.w2 import w2_squared
 
 # Numbers (8 bytes each) that the energy score works on at a time, few enough to stay in cache.
 SCORE_ELEMENTS = 1 << 15

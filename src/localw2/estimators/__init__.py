@@ -1,1 +1,1 @@
-"""Estimators with scikit-learn's conventions: the whole chain behind fit and sample."""
+"""For people: estimators with scikit-learn's conventions, the whole chain behind fit and sample."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from localw2.estimators.coefficients import RandomCoefficientRegressor
-from localw2.estimators.dynamics import LocalW2ODE
-from localw2.estimators.regression import LocalW2Regressor
-from localw2.persistence import read, write
+from localw2.estimators.coefficients.regressor import RandomCoefficientRegressor
+from localw2.estimators.dynamics.ode import LocalW2ODE
+from localw2.estimators.regression.regressor import LocalW2Regressor
+from localw2.storage.model_file import read, write
 
 _KINDS: dict[str, Any] = {c.__name__: c for c in (LocalW2Regressor, RandomCoefficientRegressor, LocalW2ODE)}
 

@@ -5,21 +5,24 @@ from __future__ import annotations
 import warnings
 from dataclasses import asdict, replace
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from localw2 import losses, norms
 from localw2._validation import Array
-from localw2.balls import Nearest
-from localw2.checkpoints import history_tensors, tensors_history
-from localw2.fit_config import FitConfig
-from localw2.models.base import RandomMap
+from localw2.balls import norms
+from localw2.balls.ragged import Nearest
+from localw2.judging.seen_rows import SeenRows
+from localw2.losses import discrepancies as losses
 from localw2.models.network import ACTIVATIONS
-from localw2.seen_rows import SeenRows
-from localw2.training import Fit
+from localw2.training.checkpoints import history_tensors, tensors_history
+from localw2.training.config import FitConfig
+from localw2.training.loop import Fit
+
+if TYPE_CHECKING:
+    from localw2.models.base import RandomMap
 
 _OBJECTS: dict[str, type[Any]] = {
     c.__name__: c

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from localw2._validation import Array, check_probability
-from localw2.conformal import Calibration
-from localw2.estimators.choosing import check_delta
-from localw2.estimators.columns import Columns
-from localw2.estimators.outcomes import Outcomes
+from localw2.balls.norms import Norm
+from localw2.estimators.regression.balls import check_delta
+from localw2.estimators.regression.outcomes import Outcomes
 from localw2.estimators.stored_values import (
     network_settings,
     restored_fit,
@@ -25,9 +24,10 @@ from localw2.estimators.stored_values import (
     text,
     whole_number,
 )
+from localw2.estimators.tables import Columns
+from localw2.judging.conformal import Calibration
 from localw2.models.network import RandomMLP
-from localw2.norms import Norm
-from localw2.persistence import Stored
+from localw2.storage.model_file import Stored
 
 KIND = "LocalW2Regressor"
 _SCORES = "calibration_scores"

@@ -1,1 +1,1 @@
-"""Random models yhat = fhat(x, omega): linear, networks, and your own."""
+"""What: random maps ``fhat(x, omega)``. Linear maps, networks, laws of named parameters, ODEs."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import Tensor
 
 from localw2.models.base import RandomMap, check_rows_of, source
-from localw2.models.dynamics import RandomODE
+
+if TYPE_CHECKING:
+    from localw2.models.ode import RandomODE
 
 # With more distinct times than this, states are interpolated from so many (more where that is coarse).
 KNOTS = 128

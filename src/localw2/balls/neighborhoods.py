@@ -1,0 +1,343 @@
+"""Neighbourhoods: sparse balls of rows, the one graph that every local loss is computed on."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from localw2._validation import Array, as_array, as_rows, check_count, check_radius, seed_of
+from localw2.balls.norms import Norm, check_norm
+from localw2.balls.ragged import Balls, Nearest, compact, merge
+from localw2.balls.search import BallSearch, RadiusSearch, cells, nearest_search, radius_search
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Balls of like size as a rectangle: ``rows`` (balls, width), where the number of rows means padding."""
+
+    balls: Tensor
+    rows: Tensor
+
+
+@final
+class Neighborhoods:
+    r"""Balls of rows in compressed (CSR) form: ball b holds ``rows[indptr[b]:indptr[b + 1]]``, ascending.
+
+    Rows whose balls hold the same rows share one stored ball, whose ``weights`` entry counts them, and
+    ``ball_of_row`` tells which ball is a row's own (-1 where ``min_size`` dropped it). A local loss is
+    the weighted mean over the kept balls, :math:`\sum_b w_b v_b / \sum_b w_b`: with nothing dropped this
+    is the paper's :math:`\frac1N\sum_i`.
+
+    Memory: 4 bytes an edge (8 beyond 2^31 rows); up to four times that, plus about 300 MB for a chunk of
+    the search, while building (``make bench-neighbors``). ``LazyNeighborhoods`` never holds all edges.
+
+    >>> hoods = Neighborhoods.within([0.0, 0.1, 0.2, 0.9], delta=0.1)
+    >>> hoods
+    Neighborhoods(4 rows, 4 balls of 1 to 3 rows, median 2, 8 edges)
+    >>> hoods.sizes
+    tensor([2, 3, 2, 1])
+    >>> hoods.ball(1)
+    tensor([0, 1, 2])
+    """
+
+    def __init__(self, balls: Balls, n_rows: int, weights: Array, ball_of_row: Array) -> None:
+        self.balls = balls
+        self.n_rows = n_rows
+        self.indptr = torch.from_numpy(np.concatenate([[0], np.cumsum(balls.sizes)]).astype(np.int64))
+        self.rows = torch.from_numpy(balls.rows)
+        self.sizes = torch.from_numpy(balls.sizes.astype(np.int64))
+        self.weights = torch.from_numpy(weights.astype(np.float64))
+        self.ball_of_row = torch.from_numpy(ball_of_row.astype(np.int64))
+        self._cache: dict[Any, Any] = {}
+
+    @classmethod
+    def within(
+        cls,
+        x: Any,
+        delta: float,
+        norm: Norm | None = None,
+        min_size: int = 1,
+        max_size: int | None = None,
+        random_state: Any = None,
+    ) -> Neighborhoods:
+        r"""Closed balls: ball i holds every j with :math:`|x_j - x_i|_x \le\delta`, i included.
+
+        The comparison allows for the rounding of x (1e-9 to 1e-3 of delta), so that a grid of step
+        delta gives every inner row its two neighbours. ``min_size`` drops smaller balls; ``max_size``
+        thins larger ones at random, always keeping the centre (full balls are still gone through, once for
+        each distinct x).
+
+        >>> Neighborhoods.within(np.arange(10) / 10, delta=0.1).sizes
+        tensor([2, 3, 3, 3, 3, 3, 3, 3, 3, 2])
+        """
+        radius = check_radius(delta)
+        search = radius_search(x, radius, check_norm(norm), *size_limits(min_size, max_size, random_state))
+        hoods = _assemble(search, min_size)
+        if min_size == 1:
+            warn_of_singletons(hoods.n_singletons, hoods.n_rows, f"delta={radius:.6g}", stacklevel=3)
+        return hoods
+
+    @classmethod
+    def nearest(
+        cls,
+        x: Any,
+        k: int,
+        norm: Norm | None = None,
+        min_size: int = 1,
+        max_size: int | None = None,
+        random_state: Any = 0,
+    ) -> Neighborhoods:
+        """Adaptive balls: ball i holds the k rows nearest to row i, i included.
+
+        Where more rows than are wanted share an x, ``random_state`` chooses which, so that all of them serve.
+
+        >>> Neighborhoods.nearest([0.0, 1.0, 3.0, 7.0], k=2).rows.reshape(-1, 2)
+        tensor([[0, 1],
+                [1, 2],
+                [2, 3]], dtype=torch.int32)
+        """
+        rows = as_rows(x)
+        k = check_k(k, len(rows))
+        search = nearest_search(rows, k, check_norm(norm), *size_limits(min_size, max_size, random_state))
+        hoods = _assemble(search, min_size)
+        if min_size == 1:
+            warn_of_singletons(hoods.n_singletons, hoods.n_rows, f"k={k}", stacklevel=3)
+        return hoods
+
+    @classmethod
+    def of(cls, x: Any, balls: Nearest | float, norm: Norm | None = None) -> Neighborhoods:
+        """Balls as they were chosen: a radius, or ``Nearest(k)``, of which no more than there are rows."""
+        if isinstance(balls, Nearest):
+            return cls.nearest(x, min(balls.k, len(as_rows(x))), norm)
+        return cls.within(x, balls, norm)
+
+    @classmethod
+    def whole(cls, n: int) -> Neighborhoods:
+        """One ball with all n rows: a local loss on it is the global loss.
+
+        >>> Neighborhoods.whole(1000)
+        Neighborhoods(1000 rows, 1 ball of 1000 rows, 1000 edges)
+        """
+        n = check_count(n, "n", 1)
+        balls = Balls(np.array([n]), np.arange(n, dtype=np.int32 if n < 2**31 else np.int64))
+        return cls(balls, n, np.array([n]), np.zeros(n, np.int64))
+
+    @classmethod
+    def singletons(cls, n: int) -> Neighborhoods:
+        """Every row a ball of its own: squared W2 is then the mean squared error, the energy score row-wise.
+
+        >>> Neighborhoods.singletons(3)
+        Neighborhoods(3 rows, 3 balls of 1 row, 3 edges)
+        """
+        n = check_count(n, "n", 1)
+        balls = Balls(np.ones(n, np.int64), np.arange(n, dtype=np.int32 if n < 2**31 else np.int64))
+        return cls(balls, n, np.ones(n), np.arange(n))
+
+    @classmethod
+    def cells(cls, x: Any, size: int, norm: Norm | None = None) -> Neighborhoods:
+        """Disjoint balls: every row in one cell of ``size`` / 2 to ``size`` rows, found by halving x.
+
+        In linear memory and seconds for a million rows: enough where "local" may be rough.
+
+        >>> Neighborhoods.cells(np.arange(1000.0), size=100)
+        Neighborhoods(1000 rows, 16 balls of 62 to 63 rows, median 62 (984 identical ones merged), 1000 edges)
+        """
+        balls = cells(
+            x, check_count(size, "size", 2, why="a cell of one row shows no spread"), check_norm(norm)
+        )
+        n_rows = len(balls.rows)
+        own = np.empty(n_rows, np.int64)
+        own[balls.rows] = np.repeat(np.arange(len(balls.sizes)), balls.sizes)
+        return cls(balls, n_rows, balls.sizes, own)
+
+    @property
+    def n_balls(self) -> int:
+        """Number of stored (distinct) balls."""
+        return len(self.sizes)
+
+    @property
+    def n_singletons(self) -> int:
+        """Number of rows that are alone in their ball."""
+        return int(self.weights[self.sizes == 1].sum())
+
+    @property
+    def n_edges(self) -> int:
+        """Number of (ball, row) pairs stored."""
+        return len(self.rows)
+
+    def ball(self, index: int) -> Tensor:
+        """The rows of one stored ball, ascending."""
+        index = check_count(index, "index", 0, self.n_balls - 1, "stored balls are numbered from 0")
+        return self.rows[self.indptr[index] : self.indptr[index + 1]].long()
+
+    def block(self, balls: Any, weights: Any = None) -> tuple[Tensor, Neighborhoods]:
+        """The rows that these balls need, and the balls re-indexed to those rows.
+
+        A mini-batch on one machine, or a shard of many: simulate ``x[rows]`` only, then take the loss on
+        the returned graph. Each ball keeps its weight, or has that of ``weights`` (how often it was drawn,
+        say); a row's own ball is -1 if it is not in the block.
+
+        >>> rows, part = Neighborhoods.within([0.0, 0.1, 0.2, 0.9], 0.1).block([0, 3])
+        >>> rows, part.sizes
+        (tensor([0, 1, 3]), tensor([2, 1]))
+        """
+        chosen = check_balls(balls, self.n_balls)
+        rows, local = compact(self.balls.take(chosen))
+        place = np.full(self.n_balls + 1, -1)
+        place[chosen] = np.arange(len(chosen))
+        own = place[self.ball_of_row.numpy()[rows]]
+        weight = self.weights.numpy()[chosen] if weights is None else check_weights(weights, len(chosen))
+        return torch.from_numpy(rows), Neighborhoods(local, len(rows), weight, own)
+
+    def order(self, places: Array) -> Array:
+        """The balls in the order of their rows' places (N,) on a line: of two, the first owner's decides."""
+        own = self.ball_of_row.numpy()
+        kept, first = np.unique(own, return_index=True)
+        balls: Array = kept[kept >= 0][np.argsort(places[first[kept >= 0]], kind="stable")]
+        return balls
+
+    def at_least(self, min_size: int) -> Neighborhoods:
+        """The same rows with only the balls of at least ``min_size`` rows."""
+        if bool((self.sizes >= min_size).all()):
+            return self
+        kept = self.sizes.numpy() >= min_size
+        if not kept.any():
+            raise ValueError(
+                f"no ball has {min_size} rows (the largest has {int(self.sizes.max())}). "
+                "Take a larger delta, or Neighborhoods.nearest(x, k)."
+            )
+        place = np.append(np.where(kept, np.cumsum(kept) - 1, -1), -1)
+        own = place[self.ball_of_row.numpy()]
+        return Neighborhoods(self.balls.take(kept), self.n_rows, self.weights.numpy()[kept], own)
+
+    def buckets(self, growth: float, max_elements: int | None = None) -> list[Bucket]:
+        """The balls in rectangular groups of like size, padded: at most ``growth`` times wider than a ball.
+
+        ``max_elements`` bounds rows x width of a group (one ball may exceed it alone).
+        """
+        order = np.argsort(self.balls.sizes, kind="stable")[::-1]
+        sizes, starts = self.balls.sizes[order], self.balls.starts[order]
+        found, low = [], 0
+        while low < len(order):
+            width = int(sizes[low])
+            high = int(np.searchsorted(-sizes, -width / growth, side="right"))
+            if max_elements is not None:
+                high = min(high, low + max(1, max_elements // width))
+            place = np.arange(width)
+            inside = place < sizes[low:high, None]
+            at = np.where(inside, starts[low:high, None] + place, 0)
+            rows = np.where(inside, self.balls.rows[at], self.n_rows)
+            found.append(Bucket(torch.from_numpy(order[low:high].copy()), torch.from_numpy(rows)))
+            low = high
+        return found
+
+    def row_sizes(self) -> Tensor:
+        """The size of each row's own ball, 0 where it was dropped."""
+        return torch.cat([self.sizes, torch.zeros(1, dtype=torch.int64)])[self.ball_of_row]
+
+    def cached(self, key: Any, build: Callable[[], T]) -> T:
+        """Compute something once per graph (an engine's layout, say) and keep it."""
+        if key not in self._cache:
+            self._cache[key] = build()
+        found: T = self._cache[key]
+        return found
+
+    def __repr__(self) -> str:
+        low, high = int(self.sizes.min()), int(self.sizes.max())
+        median = int(self.sizes.median())
+        spread = f"{high} row{'s' * (high > 1)}" if low == high else f"{low} to {high} rows, median {median}"
+        merged = int(self.weights.sum()) - self.n_balls
+        note = f" ({merged} identical ones merged)" if merged and self.n_balls > 1 else ""
+        balls = f"{self.n_balls} ball{'s' * (self.n_balls > 1)} of {spread}{note}"
+        return f"Neighborhoods({self.n_rows} rows, {balls}, {self.n_edges} edges)"
+
+
+def size_limits(min_size: int, max_size: int | None, random_state: Any) -> tuple[int | None, int]:
+    """The largest ball and a seed, checked."""
+    check_count(min_size, "min_size", 1)
+    if max_size is not None:
+        check_count(max_size, "max_size", min_size, why="it must not be below min_size")
+    return max_size, seed_of(random_state)
+
+
+def check_k(k: Any, n_rows: int) -> int:
+    """Return k, unless there are fewer rows."""
+    return check_count(k, "k", 1, n_rows, f"x has {n_rows} rows, so no row has more neighbours than that")
+
+
+def check_weights(weights: Any, n_balls: int) -> Array:
+    """Return one positive weight a ball, (n_balls,)."""
+    values = as_array(weights, "weights").astype(np.float64)
+    if values.shape != (n_balls,) or not (values > 0).all():
+        raise ValueError(
+            f"weights has shape {values.shape}, smallest {values.min():g}; give a number > 0 for each of the "
+            f"{n_balls} balls."
+        )
+    return values
+
+
+def check_balls(balls: Any, n_balls: int) -> Array:
+    """Return numbers of balls, each once, as an array."""
+    chosen = np.atleast_1d(np.asarray(balls))
+    if chosen.ndim != 1 or len(chosen) == 0 or chosen.dtype.kind not in "iu":
+        raise ValueError(f"balls={balls!r} must be a non-empty list of whole numbers.")
+    if chosen.min() < 0 or chosen.max() >= n_balls:
+        raise ValueError(f"balls run from {chosen.min()} to {chosen.max()}; there are 0 to {n_balls - 1}.")
+    if len(np.unique(chosen)) < len(chosen):
+        raise ValueError("balls has repeats; a block holds each ball once, with its weight.")
+    return chosen.astype(np.int64)
+
+
+def _assemble(search: BallSearch, min_size: int) -> Neighborhoods:
+    """Every ball of a search, small ones dropped, identical ones merged."""
+    n = search.n_rows
+    if isinstance(search, RadiusSearch) and search.max_size is None:
+        if search.is_one_ball:
+            return Neighborhoods.whole(n).at_least(min_size)
+        # Copies of one x have one ball: search once for each distinct x.
+        centres, ball_of_row = np.unique(search.leader, return_inverse=True)
+    else:
+        # Copies side by side, so that a chunk finds their common ball once.
+        centres = np.argsort(search.leader, kind="stable")
+        ball_of_row = np.argsort(centres)
+    copies = np.bincount(ball_of_row, minlength=len(centres))
+    parts, numbers, weights, done, known = [], [], [], 0, 0
+    for found in search.chunks(centres):
+        # Merging inside each chunk first keeps duplicates from ever being held together.
+        distinct, number, weight = merge(found, copies[done : done + len(found.sizes)])
+        parts.append(distinct)
+        numbers.append(number + known)
+        weights.append(weight)
+        done, known = done + len(found.sizes), known + len(distinct.sizes)
+    merged, number, weight = merge(Balls.join(parts), np.concatenate(weights))
+    hoods = Neighborhoods(merged, n, weight, number[np.concatenate(numbers)][ball_of_row])
+    return _in_row_order(hoods).at_least(min_size)
+
+
+def _in_row_order(hoods: Neighborhoods) -> Neighborhoods:
+    """Number the balls by the first row whose own they are."""
+    own = hoods.ball_of_row.numpy()
+    kept, first = np.unique(own, return_index=True)
+    order = kept[np.argsort(first)]
+    if (order == np.arange(len(order))).all():
+        return hoods
+    place = np.argsort(order)
+    return Neighborhoods(hoods.balls.take(order), hoods.n_rows, hoods.weights.numpy()[order], place[own])
+
+
+def warn_of_singletons(alone: int, rows: int, setting: str, stacklevel: int) -> None:
+    """Tell where nearly all balls hold one row."""
+    if rows > 1 and alone >= 0.9 * rows:
+        warnings.warn(
+            f"{setting} leaves {alone} of {rows} balls with one row, where the loss cannot see spread. "
+            "Take a larger delta or more neighbours: Neighborhoods.nearest(x, 20) gives every row 20.",
+            stacklevel=stacklevel,
+        )

@@ -1,5 +1,0 @@
-"""``python -m localw2.cli``."""
-
-from localw2.cli import main
-
-main()

@@ -1,0 +1,1 @@
+"""``RandomCoefficientRegressor``: linear regression whose coefficients vary from row to row."""

@@ -1,0 +1,337 @@
+"""Regression whose coefficients are random: the mean and the spread of each, with what is known of them."""
+
+from __future__ import annotations
+
+from typing import Any, Self, final
+
+import numpy as np
+import torch
+from scipy import stats
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils.parallel import Parallel, delayed
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from localw2._validation import Array, check_count, check_flag, check_probability, check_radius, seed_of
+from localw2.balls.neighborhoods import Neighborhoods
+from localw2.balls.norms import Norm, Weighted
+from localw2.estimators.coefficients.gaussian import (
+    Frame,
+    Law,
+    free_entries,
+    match_balls,
+    most_likely,
+    warn_if_unidentified,
+    with_ones,
+)
+from localw2.estimators.judged import Judged
+from localw2.estimators.settings import LARGEST, adopt, check_levels, check_range
+from localw2.estimators.storing import restore_coefficients, store_coefficients
+from localw2.judging.seen_rows import SeenRows
+from localw2.losses.discrepancies import SquaredW2
+from localw2.losses.objective import Objective
+from localw2.losses.stacked import StackedLosses
+from localw2.storage.model_file import Stored, write
+from localw2.training.config import FitConfig
+
+_TOGETHER = 10  # refits of a bootstrap as printed that take their steps together: twice as fast as alone
+
+
+@final
+class RandomCoefficientRegressor(Judged, RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    r"""Linear regression whose coefficients are drawn afresh for every row (paper, section 2, Fig. example2).
+
+    .. math:: y = w_0 + \sum_i w_i x_i, \qquad w \sim N(b, C), \qquad C = \mathrm{diag}(s^2)
+        \text{ or any covariance}
+
+    ``method="w2"`` makes simulated and observed y agree in small balls by the debiased local W2; ``"ml"`` is
+    the exact Gaussian maximum likelihood. ``debiased=False`` is the paper's loss and training as printed.
+    ``delta="auto"`` takes the ``n_neighbors`` nearest rows as balls (as printed: 0.1), a number balls of that
+    radius. ``norm="auto"`` calls rows near if their variance reacts alike to every coefficient's spread, or,
+    for a given or printed delta, is ``Weighted.from_regression``. ``n_bootstrap`` > 0 adds standard errors
+    and intervals by a parametric bootstrap (the row bootstrap would shrink the spread), ``n_jobs`` at a time.
+    Coefficients need a finite variance.
+
+    ``X`` is (N, p), ``y`` (N,). A fit sets ``intercept_mean_``, ``intercept_std_``, ``coef_mean_`` and
+    ``coef_std_`` (p,), ``covariance_`` (p + 1, p + 1) with the intercept first; a bootstrap adds to each
+    ``..._se_`` and, but for the covariance, ``..._interval_`` with a leading axis (lower, upper) and
+    probability ``confidence_``.
+
+    >>> from localw2.datasets import Linear
+    >>> model = RandomCoefficientRegressor(random_state=0).fit(*Linear().sample(1000, random_state=0))
+    >>> model.coef_mean_.round(1), model.coef_std_.round(1)
+    (array([1., 2., 3.]), array([0.2, 0.3, 0.4]))
+    """
+
+    def __init__(
+        self,
+        method: str = "w2",
+        covariance: str = "diag",
+        debiased: bool = True,
+        delta: Any = "auto",
+        norm: Any = "auto",
+        n_neighbors: int = 12,
+        n_draws: int = 32,
+        n_bootstrap: int = 0,
+        confidence: float = 0.9,
+        max_epochs: int = 1000,
+        learning_rate: float = 0.02,
+        weight_decay: float = 0.005,
+        n_jobs: int | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.method = method
+        self.covariance = covariance
+        self.debiased = debiased
+        self.delta = delta
+        self.norm = norm
+        self.n_neighbors = n_neighbors
+        self.n_draws = n_draws
+        self.n_bootstrap = n_bootstrap
+        self.confidence = confidence
+        self.max_epochs = max_epochs
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Estimate the law of the coefficients from X (N, p) and y (N,)."""
+        # A copy is fitted: a refit that fails leaves the old fit whole, one that succeeds nothing of it.
+        adopt(self, type(self)(**self.get_params(deep=False))._fit(X, y))
+        return self
+
+    def _fit(self, X: Any, y: Any) -> Self:
+        self._check_settings()
+        x, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2)
+        y = y.astype(np.float64)
+        check_range(x, "X")
+        check_range(y[:, None], "y")
+        _check_units(x, y)
+        warn_if_unidentified(x, self._names(), self.covariance == "full")
+        rng = _generator(self.random_state)
+        (law,) = self._estimate(x, [y], [seed_of(rng)])
+        self._keep(law)
+        self.seen_rows_ = SeenRows.of(x, y)
+        if self.n_bootstrap:
+            self._bootstrap(x, law, rng)
+        return self
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """The mean of y at each row, (N,), and its standard deviation if asked for."""
+        mean, std = self._moments(X)
+        return (mean, std) if return_std else mean
+
+    def sample(self, X: Any, n_samples: int = 1, random_state: Any = None) -> Array:
+        """Draw y at each row, every row and draw with its own coefficients: (n_samples, N).
+
+        ``random_state=None`` draws afresh every time, whatever the estimator's own; an int repeats the draws.
+        """
+        count = check_count(n_samples, "n_samples", 1)
+        mean, std = self._moments(X)
+        rng = _generator(random_state)
+        # Given x, w.x is Gaussian: one normal number a row has the law of a whole set of coefficients.
+        drawn: Array = mean + std * rng.standard_normal((count, len(mean)))
+        return drawn
+
+    def predict_quantiles(self, X: Any, q: Any = (0.05, 0.5, 0.95)) -> Array:
+        """The quantiles q of y at each row, exact for the fitted law: (len(q), N); 0 < q < 1."""
+        levels = check_levels(q)
+        mean, std = self._moments(X)
+        quantiles: Array = mean + stats.norm.ppf(levels)[:, None] * std
+        return quantiles
+
+    def predict_interval(self, X: Any, coverage: float = 0.9) -> tuple[Array, Array]:
+        """The central interval that holds y with probability ``coverage``: lower and upper, (N,) each."""
+        tail = (1 - check_probability(coverage, "coverage")) / 2
+        lower, upper = self.predict_quantiles(X, [tail, 1 - tail])
+        return lower, upper
+
+    def summary(self) -> str:
+        """A table for people: mean and SD of every coefficient, with errors and intervals if known."""
+        check_is_fitted(self)
+        known = hasattr(self, "coef_mean_se_")
+        interval = f"{100 * self.confidence_:g} % interval" if known else ""
+        names = self._names()
+        width = max(map(len, names))
+        columns = [f"{'':{width}}"]
+        for what in ("mean", "SD"):
+            columns.append(f"{what:>10}" + (f"{'se':>10}{interval:>24}" if known else ""))
+        lines = ["".join(columns)]
+        for place, name in enumerate(names):
+            cells = [f"{name:{width}}"]
+            for kind in ("mean", "std"):
+                cells.append(f"{self._entry(kind, place):10.4g}")
+                if known:
+                    lower, upper = self._entry(f"{kind}_interval", place)
+                    span = f"[{lower:.4g}, {upper:.4g}]"
+                    cells.append(f"{self._entry(f'{kind}_se', place):10.2g}{span:>24}")
+            lines.append("".join(cells))
+        if not known:
+            lines.append("n_bootstrap=200 adds standard errors and intervals.")
+        return "\n".join(lines)
+
+    def to_stored(self) -> Stored:
+        """Everything that prediction and ``summary`` need, as plain settings and tensors."""
+        check_is_fitted(self, "covariance_")
+        return store_coefficients(self)
+
+    @classmethod
+    def from_stored(cls, stored: Stored) -> RandomCoefficientRegressor:
+        """The estimator that ``to_stored`` described; its predictions are equal bit for bit."""
+        estimator = cls()
+        restore_coefficients(estimator, stored)
+        return estimator
+
+    def save(self, path: Any) -> None:
+        """Write the fitted estimator to one file without pickle; ``localw2.load`` reads it."""
+        write(path, self.to_stored())
+
+    def _entry(self, kind: str, place: int) -> Any:
+        if place == 0:
+            return getattr(self, f"intercept_{kind}_")
+        return getattr(self, f"coef_{kind}_")[..., place - 1]
+
+    def _names(self) -> list[str]:
+        columns = getattr(self, "feature_names_in_", [f"x{j}" for j in range(self.n_features_in_)])
+        return ["intercept", *map(str, columns)]
+
+    def _moments(self, X: Any) -> tuple[Array, Array]:
+        check_is_fitted(self)
+        design = with_ones(validate_data(self, X, dtype=np.float64, reset=False))
+        mean = design @ np.append(self.intercept_mean_, self.coef_mean_)
+        return mean, np.sqrt(np.clip(np.einsum("ij,jk,ik->i", design, self.covariance_, design), 0, None))
+
+    def _keep(self, law: Law) -> None:
+        std = law.std
+        self.covariance_ = law.covariance
+        self.intercept_mean_, self.coef_mean_ = float(law.mean[0]), law.mean[1:]
+        self.intercept_std_, self.coef_std_ = float(std[0]), std[1:]
+
+    @property
+    def _as_printed(self) -> bool:
+        return self.method == "w2" and not self.debiased
+
+    def _estimate(self, x: Array, ys: list[Array], seeds: list[int]) -> list[Law]:
+        """Fits of some outputs on the same rows, each from a seed: the same on any machine of a bootstrap."""
+        generators = [np.random.default_rng(seed) for seed in seeds]
+        if self._as_printed:
+            return self._train_as_printed(x, ys, generators)
+        return [self._solve(x, y, rng) for y, rng in zip(ys, generators, strict=True)]
+
+    def _solve(self, x: Array, y: Array, rng: np.random.Generator) -> Law:
+        frame = Frame.of(x, y, self.covariance == "full")
+        if frame.scale == 0:  # an exact fit has no spread, and nothing to take logarithms of
+            return frame.law(np.zeros_like(frame.free, dtype=float))
+        if self.method == "ml":
+            return frame.law(most_likely(frame))
+        given = None if self.delta == "auto" and isinstance(self.norm, str) else self._balls(x, y)
+        draws = rng.standard_normal((self.n_draws, len(y)))
+        return frame.law(match_balls(frame, draws, given, self.n_neighbors))
+
+    def _balls(self, x: Array, y: Array) -> Neighborhoods:
+        norm = Weighted.from_regression(x, y) if isinstance(self.norm, str) else self.norm
+        if not self.debiased:
+            return Neighborhoods.within(x, 0.1 if self.delta == "auto" else self.delta, norm)
+        if self.delta == "auto":
+            return Neighborhoods.nearest(x, min(self.n_neighbors, len(x)), norm)
+        return Neighborhoods.within(x, self.delta, norm, min_size=2)
+
+    def _train_as_printed(
+        self, x: Array, ys: list[Array], generators: list[np.random.Generator]
+    ) -> list[Law]:
+        """The paper's loss and training (its table of settings): b and s start at 1, one draw an epoch.
+
+        All fits take each step together; no number of one enters another.
+        """
+        shared = None if isinstance(self.norm, str) else self._balls(x, ys[0])
+        losses = StackedLosses([Objective(y, shared or self._balls(x, y), SquaredW2()) for y in ys])
+        design = torch.from_numpy(with_ones(x))
+        count, n_fits = design.shape[1], len(ys)
+        mean = torch.ones(n_fits, count, dtype=torch.float64, requires_grad=True)
+        factor = torch.eye(count, dtype=torch.float64).repeat(n_fits, 1, 1).requires_grad_()
+        free = torch.from_numpy(free_entries(count, self.covariance == "full")).double()
+        optimiser = torch.optim.AdamW([mean, factor], lr=self.learning_rate, weight_decay=self.weight_decay)
+        for _ in range(self.max_epochs):
+            noise = torch.from_numpy(np.stack([rng.standard_normal(design.shape) for rng in generators]))
+            coefficients = mean[:, None] + noise @ (factor * free).mT
+            total = losses((coefficients * design).sum(2)[:, None]).sum()
+            optimiser.zero_grad()
+            total.backward()
+            optimiser.step()
+        fitted = (factor * free).detach().numpy()
+        return [Law(b.copy(), f @ f.T) for b, f in zip(mean.detach().numpy(), fitted, strict=True)]
+
+    def _bootstrap(self, x: Array, law: Law, rng: np.random.Generator) -> None:
+        """Refit outputs simulated from the fit; the spread of the refits is that of the estimate."""
+        design = with_ones(x)
+        centre, std = design @ law.mean, np.sqrt(law.variance(design))
+        seeds = rng.integers(2**63, size=(self.n_bootstrap, 2))
+        outputs = [centre + std * np.random.default_rng(s).standard_normal(len(x)) for s, _ in seeds]
+        size = _TOGETHER if self._as_printed else 1
+        parts = [slice(start, start + size) for start in range(0, len(seeds), size)]
+        found = Parallel(n_jobs=self.n_jobs)(
+            delayed(self._estimate)(x, outputs[part], seeds[part, 1].tolist()) for part in parts
+        )
+        refits = [law for laws in found for law in laws]
+        self.confidence_ = float(self.confidence)
+        self.covariance_se_ = np.std([refit.covariance for refit in refits], axis=0, ddof=1)
+        for kind, estimate, replicates in (
+            ("mean", law.mean, np.array([refit.mean for refit in refits])),
+            ("std", law.std, np.array([refit.std for refit in refits])),
+        ):
+            error = replicates.std(0, ddof=1)
+            interval = _interval(estimate, replicates, self.confidence)
+            if kind == "std":
+                interval = np.maximum(interval, 0)
+            for name, values in ((f"{kind}_se_", error), (f"{kind}_interval_", interval)):
+                setattr(self, f"intercept_{name}", values[..., 0])
+                setattr(self, f"coef_{name}", values[..., 1:])
+
+    def _check_settings(self) -> None:
+        for name, choices in (("method", ("w2", "ml")), ("covariance", ("diag", "full"))):
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name}={getattr(self, name)!r} is unknown; choose one of {choices}.")
+        check_flag(self.debiased, "debiased")
+        if not (isinstance(self.norm, Norm) or (isinstance(self.norm, str) and self.norm == "auto")):
+            raise ValueError(f"norm={self.norm!r} is not a norm; give 'auto' or one such as Euclidean().")
+        if not (isinstance(self.delta, str) and self.delta == "auto"):
+            check_radius(self.delta)
+        check_count(self.n_neighbors, "n_neighbors", 2, why="one row alone does not show spread")
+        check_count(self.n_draws, "n_draws", 2, why="one draw does not show the model's own spread")
+        check_count(self.n_bootstrap, "n_bootstrap", 0)
+        if self.n_bootstrap == 1:
+            raise ValueError("n_bootstrap=1 has no spread; give 0 for no standard errors, or 100 and more.")
+        FitConfig(self.max_epochs, self.learning_rate, self.weight_decay)  # checks them
+        check_probability(self.confidence, "confidence")
+
+
+def _interval(estimate: Array, replicates: Array, confidence: float) -> Array:
+    """Lower and upper (2, p + 1): the wider of the percentiles of the refits and of the normal interval.
+
+    Near an SD of zero estimates are skew and pile up at zero, where either alone covers too seldom: on 300
+    rows of the linear example the normal one held the intercept's SD in 73 % of 100 tables, this in 86 %.
+    """
+    tails = np.array([(1 - confidence) / 2, (1 + confidence) / 2])
+    lower, upper = np.quantile(replicates, tails, axis=0)
+    reach = stats.norm.ppf(tails[1]) * replicates.std(0, ddof=1)
+    return np.stack([np.minimum(lower, estimate - reach), np.maximum(upper, estimate + reach)])
+
+
+def _check_units(x: Array, y: Array) -> None:
+    """Raise where the square of a coefficient would overflow or vanish."""
+    spread = np.ptp(x, axis=0)
+    sizes = np.ptp(y) / spread[spread > 0]
+    if ((sizes > LARGEST) | ((sizes > 0) & (sizes < 1 / LARGEST))).any():
+        raise ValueError(
+            f"coefficients would have sizes from {sizes.min():.2g} to {sizes.max():.2g}, whose squares "
+            "overflow or vanish: X and y are in units too far apart. Change them, so that values are near 1."
+        )
+
+
+def _generator(random_state: Any) -> np.random.Generator:
+    """A generator from whatever scikit-learn or numpy calls a random state."""
+    if isinstance(random_state, np.random.Generator):
+        return random_state
+    if isinstance(random_state, np.random.RandomState):
+        return np.random.default_rng(random_state.randint(2**31, dtype=np.int64))
+    return np.random.default_rng(seed_of(random_state))

@@ -1,0 +1,1 @@
+"""``LocalW2ODE``: differential equations whose parameters vary from trajectory to trajectory."""

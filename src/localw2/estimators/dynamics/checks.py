@@ -1,0 +1,108 @@
+"""What is looked at before an ODE is learned, and what is told after."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from localw2.models.fields import FunctionField, RandomField
+from localw2.models.laws import LOCATION_STEP
+from localw2.models.ode import SolverError
+from localw2.models.paths import ACCEPTED, Observe, ObservedPaths
+
+if TYPE_CHECKING:
+    from localw2.estimators.dynamics.trajectories import Trajectories
+    from localw2.losses.objective import Objective
+    from localw2.training.loop import Fit
+
+
+def check_observed(data: Trajectories, observe: Observe | None) -> None:
+    """Raise if trajectories do not show their states one by one and nothing tells what they show."""
+    d, p = data.initial.shape[1], data.values.shape[1]
+    if observe is None and d != p:
+        raise ValueError(
+            f"y0 has {d} state(s) and Y {p}; give observe, a function from states (..., {d}) to Y's."
+        )
+
+
+def warn_of_skipped(fit: Fit) -> None:
+    """Tell when the law was learned without many of its own draws."""
+    if fit.skipped > 0.1 * len(fit.history):
+        warnings.warn(
+            f"{fit.skipped} of {len(fit.history)} steps were skipped as a simulated trajectory exploded; the "
+            "law is learned from the others and may miss its own tail. Start closer, or choose laws "
+            "(LogNormal, PushForward) that keep parameters where the equation can be solved.",
+            stacklevel=3,
+        )
+
+
+def warn_of_far_guesses(field: RandomField, fit: Fit) -> None:
+    """Tell when a parameter went so far from its guess that the steps may not have sufficed."""
+    if not isinstance(field, FunctionField):
+        return
+    reach = LOCATION_STEP * sum(fit.config.rate(epoch) for epoch in range(len(fit.history)))
+    far = {n: d for n, d in field.law.displacements().items() if abs(d) > 0.5 * reach}
+    if far:
+        moved = ", ".join(f"{name} by {distance:+.2g}" for name, distance in far.items())
+        warnings.warn(
+            f"the fit moved {moved} standard deviations of the first guess, near the {reach:.2g} that its "
+            "steps allow, and may have stopped on the way. Start closer: give the mean (and a larger std) of "
+            "the parameter, or more max_epochs.",
+            stacklevel=3,
+        )
+
+
+def warn_of_coarse_times(paths: ObservedPaths, inputs: Tensor, seed: int) -> None:
+    """Tell when states between the times that were solved for are not what the equation says."""
+    error = 0.0
+    with suppress(SolverError):
+        error = paths.interpolation_error(inputs, torch.Generator().manual_seed(seed))
+    if error > 10 * ACCEPTED:
+        warnings.warn(
+            f"states between {paths.knots} solved times are off by {error:.1%} of their spread: the learned "
+            "equation moves faster than its observations show. Do not trust the fit; give fewer distinct "
+            "times (round them), or a shorter span.",
+            stacklevel=4,
+        )
+
+
+def check_functions(paths: ObservedPaths, inputs: Tensor, objective: Objective, seed: int) -> None:
+    """One look at what the functions give, before hours of training."""
+    generator = torch.Generator(inputs.device).manual_seed(seed)
+    initial = inputs[:1, 1 + paths.n_times :]
+    with torch.no_grad():
+        try:
+            paths.ode.slopes(paths.ode.times[0], initial, paths.draw(1, generator))
+        except ValueError:
+            raise
+        except Exception as error:  # a user's function can raise anything
+            raise ValueError(
+                f"the field failed at the first initial state: {error!r}. It is called with one state y "
+                f"(d,) of {initial.dtype}: use torch's functions on it (not numpy's), torch.where instead of "
+                "if, and constants of the same type."
+            ) from error
+        if paths.observe is not None:
+            _check_observe(paths.observe, initial, objective.y.shape[1] // paths.n_times)
+    with suppress(SolverError):  # training tells of it, with the epoch
+        paths.refine(inputs, generator)
+
+
+def _check_observe(observe: Observe, initial: Tensor, n_observed: int) -> None:
+    states = initial.expand(1, 2, -1)
+    try:
+        seen = observe(states)
+    except Exception as error:  # a user's function can raise anything
+        raise ValueError(
+            f"observe failed on states of shape {tuple(states.shape)}: {error!r}. It takes (..., "
+            f"{states.shape[2]}) and gives (..., {n_observed}), with torch's functions, as in y[..., :1]."
+        ) from error
+    if not isinstance(seen, Tensor) or seen.shape != (1, 2, n_observed):
+        came = f"shape {tuple(seen.shape)}" if isinstance(seen, Tensor) else type(seen).__name__
+        raise ValueError(
+            f"observe gives {came} for states of shape {tuple(states.shape)}, and Y has {n_observed} "
+            f"observed value(s): expected (1, 2, {n_observed}), as y[..., :1] gives for one of them."
+        )

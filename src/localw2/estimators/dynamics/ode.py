@@ -1,0 +1,401 @@
+"""Differential equations with random parameters, learned from trajectories in one ``fit``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from localw2._validation import Array, as_array, check_count, check_flag
+from localw2.balls.norms import Norm
+from localw2.estimators.dynamics.checks import (
+    check_functions,
+    check_observed,
+    warn_of_coarse_times,
+    warn_of_far_guesses,
+    warn_of_skipped,
+)
+from localw2.estimators.dynamics.parameters import LearnedParameters
+from localw2.estimators.dynamics.storing import function_print, restore_ode, store_ode
+from localw2.estimators.dynamics.trajectories import Rows, Trajectories, near_initial
+from localw2.estimators.judged import JudgedPaths, seen_paths
+from localw2.estimators.settings import (
+    LARGEST,
+    adopt,
+    check_files,
+    check_range,
+    device_of,
+    discrepancy_of,
+    fingerprint,
+    fit_seed,
+    fresh_seed,
+)
+from localw2.losses.discrepancies import Discrepancy, SquaredW2
+from localw2.losses.objective import Objective
+from localw2.models.fields import FunctionField, NetworkField, RandomField, parameter_names
+from localw2.models.laws import as_laws
+from localw2.models.ode import FIXED, RandomODE, check_times
+from localw2.models.paths import ObservedPaths
+from localw2.storage.model_file import Stored, write
+from localw2.training.config import FitConfig
+from localw2.training.loop import Fit, train
+
+# Draws behind ``parameters_``.
+PARAMETER_DRAWS = 10_000
+# Gradients are cut to this norm: one near-explosion would blunt the steps of a thousand epochs after it.
+MAX_GRADIENT = 1.0
+# States that are solved for at a time when sampling: trajectories times draws.
+SAMPLED_TRAJECTORIES = 4096
+# Steps of a method without step control over the observed span of time.
+FIXED_STEPS = 100
+# Debiased W2 of several values by exact assignment: right from so many rows a ball on, fast up to so many.
+ASSIGNED_ROWS = (20, 150)
+
+
+class LocalW2ODE(JudgedPaths, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    r"""An ODE :math:`\dot y = g(t, y, \omega)` whose omega varies from trajectory to trajectory.
+
+    ``fit(Y, t)`` learns the law of omega, and with ``field="mlp"`` the field itself, so that simulated
+    trajectories have the law of the observed ones; no prior, no likelihood. Trajectories that begin alike
+    are compared at each time (paper, Eq. time_w2), or, with ``linked``, in pairs of times.
+
+    Parameters
+    ----------
+    field : "mlp" or a function
+        A network with random weights (paper), or your own right-hand side ``field(t, y, r, K)``, written for
+        one trajectory with torch: t a number, y (d,), parameters numbers by name; it gives d slopes.
+    parameters : dict, list or None
+        The law of each parameter of a function: ``Normal(mean, std)``, ``LogNormal``, ``PushForward`` (any
+        shape) or ``Shared`` (unknown but not random), where mean and std are first guesses; or "normal" and
+        so on, or a number, the guess of a Gaussian's mean. None: all arguments after (t, y), Gaussian.
+    observe : function or None
+        What is seen of states (..., d) -> (..., p); None sees all. It needs ``y0`` in ``fit``.
+    linked : bool
+        Rows of Y are trajectories: compare where they are and how they go on, in pairs of times. False
+        compares each time alone, as printed and as unpaired snapshots need.
+    max_times : int or None
+        Of a common grid of times at most so many are compared, evenly spread; None compares all.
+    delta : "auto" or float
+        Radius of the balls of initial states. "auto" is one ball if all start alike, else the nearest 150
+        trajectories (a fifth of all, 20 to 150, where initial states lie around 0).
+    norm : "auto" or Norm
+        Distance between initial states; "auto" is Euclidean, for ``delta="auto"`` on states of unit range.
+    discrepancy : str or Discrepancy
+        "w2", "sliced", "energy", "mmd", "mse", "meanvar", see ``losses``. "w2" is exact, except that its
+        debiased form of several values is sliced for balls of fewer than 20 rows (where the truth is not
+        its minimiser) or more than 150 (for speed).
+    debiased : bool
+        Remove the shrinking of the spread by finite balls, and take out of each ball what is linear in
+        initial state and time.
+    standardize : bool
+        Compare observed quantities in units of their spread between trajectories, and let a network see
+        states and slopes in units of theirs (if all states are observed).
+    width, depth, residual, activation
+        The network of ``field="mlp"``.
+    method, rtol, atol, step_size
+        The solver, see ``RandomODE``; ``atol`` is in units of the largest observed size of each state.
+    max_epochs, learning_rate, weight_decay, n_draws, batch_balls
+        Training, see ``FitConfig``. "auto" epochs, learning rate and weight decay: 500, .005 and .005 for a
+        network (the paper's), 200, .1 and 0 for named parameters.
+    max_skipped : int
+        So many steps in a row may fail (a solution explodes) and are skipped before the fit gives up.
+    checkpoint, history, device, random_state, verbose
+        As in ``LocalW2Regressor``.
+
+    Attributes
+    ----------
+    parameters_ : the learned law of a function's parameters: mean, std, correlation, quantiles, samples.
+    model_ : the trained ``RandomODE``.
+    fit_ : the ``Fit``: history, settings, skipped steps and why training stopped.
+    t0_, n_states_, n_observed_ : initial time, number of states and of observed quantities.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> t, k = np.linspace(0, 2, 9), rng.normal(1.0, 0.2, 100)
+    >>> Y = np.exp(-k[:, None] * t)[..., None]
+    >>> model = LocalW2ODE(lambda t, y, k: -k * y, {"k": 0.5}, max_epochs=100, random_state=0).fit(Y, t)
+    >>> model.parameters_
+    parameter       mean        sd         5%        50%        95%
+    k             ...
+    >>> model.sample([1.0], [0.0, 1.0, 5.0], n_samples=1000).shape
+    (1000, 1, 3, 1)
+    """
+
+    def __init__(
+        self,
+        field: Any = "mlp",
+        parameters: Any = None,
+        observe: Callable[[Tensor], Tensor] | None = None,
+        linked: bool = True,
+        max_times: int | None = 40,
+        delta: Any = "auto",
+        norm: Any = "auto",
+        discrepancy: Any = "w2",
+        debiased: bool = True,
+        standardize: bool = True,
+        width: int = 100,
+        depth: int = 2,
+        residual: bool = False,
+        activation: str = "relu",
+        method: str = "dopri5",
+        rtol: float = 1e-4,
+        atol: float = 1e-6,
+        step_size: float | None = None,
+        max_epochs: Any = "auto",
+        learning_rate: Any = "auto",
+        weight_decay: Any = "auto",
+        n_draws: int = 2,
+        batch_balls: int | None = None,
+        max_skipped: int = 20,
+        checkpoint: Any = None,
+        history: Any = None,
+        device: str = "auto",
+        random_state: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        self.field = field
+        self.parameters = parameters
+        self.observe = observe
+        self.linked = linked
+        self.max_times = max_times
+        self.delta = delta
+        self.norm = norm
+        self.discrepancy = discrepancy
+        self.debiased = debiased
+        self.standardize = standardize
+        self.width = width
+        self.depth = depth
+        self.residual = residual
+        self.activation = activation
+        self.method = method
+        self.rtol = rtol
+        self.atol = atol
+        self.step_size = step_size
+        self.max_epochs = max_epochs
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.n_draws = n_draws
+        self.batch_balls = batch_balls
+        self.max_skipped = max_skipped
+        self.checkpoint = checkpoint
+        self.history = history
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, Y: Any, t: Any, y0: Any = None, t0: float | None = None) -> Self:
+        """Learn from trajectories.
+
+        ``Y`` is (n, n_times, d), or (n, n_times) for one state, with NaN where an observation is missing;
+        ``t`` is (n_times,), or (n, n_times) if each trajectory has times of its own. Trajectories of unequal
+        length come as two lists. The initial state is the first observation, or ``y0`` (n, d), (d,) or a
+        number, which holds at ``t0`` (the earliest time unless given).
+        """
+        # A copy is fitted: a refit that fails leaves the old fit whole, or the last good weights of the new.
+        fitted = type(self)(**self.get_params(deep=False))
+        try:
+            fitted._fit(Y, t, y0, t0)
+        except FloatingPointError:
+            if hasattr(fitted, "model_"):
+                adopt(self, fitted)
+            raise
+        adopt(self, fitted)
+        return self
+
+    def _fit(self, Y: Any, t: Any, y0: Any, t0: float | None) -> None:
+        self._check_settings()
+        if self.observe is not None and y0 is None:
+            raise ValueError("observe sees a part of the states only; give y0, the initial state in full.")
+        data = Trajectories.of(Y, t, y0, t0, all_seen=self.observe is None)
+        check_range(data.values, "Y", LARGEST if self.standardize else 1e18)
+        check_observed(data, self.observe)
+        device = device_of(self.device)
+        printed = fingerprint(self, data.values, np.column_stack([data.number, data.time + data.t0]))
+        printed += "".join(function_print(function) for function in (self.field, self.observe))
+        seed = fit_seed(self.random_state, printed if self.checkpoint is not None else None)
+        generator = torch.Generator().manual_seed(seed)
+        dtype = torch.float32 if isinstance(self.field, str) else torch.float64
+        rows = data.pairs() if self.linked else data.singles()
+        rows, windows = rows.take(rows.windows(data.n, self.max_times))
+        field = self._field(data, rows, generator).to(device, dtype)
+        start = torch.tensor([data.t0], dtype=torch.float64)
+        step = self.step_size
+        if self.method in FIXED and step is None:  # or else a step would be as long as the times asked for
+            step = float(data.time.max()) / FIXED_STEPS
+        size = torch.tensor(data.state_size(), dtype=torch.float64)
+        ode = RandomODE(field, start, self.method, self.rtol, self.atol, step, state_size=size).to(device)
+        paths = ObservedPaths(ode, rows.times.shape[1], self.observe)
+        x = np.column_stack([rows.number, rows.times, data.initial[rows.number]])
+        inputs = torch.tensor(x, dtype=dtype, device=device)
+        objective = self._objective(rows, windows, data, inputs)
+        check_functions(paths, inputs, objective, seed)
+        done: list[dict[str, Any]] = []
+        try:
+            fit = train(paths, objective, inputs, self._config(seed, printed), callbacks=(done.append,))
+        except FloatingPointError:
+            if done:
+                self._keep(ode, None, data, seed)
+            raise
+        self._keep(ode, fit, data, seed)
+        self.seen_rows_ = seen_paths(Y)
+        warn_of_coarse_times(paths.to("cpu"), inputs.cpu(), seed)
+        warn_of_skipped(fit)
+        warn_of_far_guesses(field, fit)
+        if self.checkpoint is not None and fit.stopped == "all epochs done":
+            with suppress(OSError):  # one that stays would only be found finished
+                Path(self.checkpoint).unlink()
+
+    def sample(self, y0: Any, t: Any, n_samples: int = 1, random_state: Any = None) -> Array:
+        """Independent trajectories (S, n, T, p) from states y0 (n, d) or (d,), which hold at ``t[0]``.
+
+        Times may go beyond the data. Every trajectory of every draw has an omega of its own.
+        """
+        check_is_fitted(self, "model_")
+        states = self._states(y0, "y0")
+        times = check_times(as_array(t, "t"))
+        n_samples = check_count(n_samples, "n_samples", 1)
+        generator = torch.Generator().manual_seed(fresh_seed(random_state))
+        model = self.model_.at(times)
+        parts = []
+        with torch.no_grad():
+            for rows in states.repeat(n_samples, 1).split(SAMPLED_TRAJECTORIES):
+                path = model(rows, None, generator)
+                parts.append(path if self.observe is None else self.observe(path))
+        found: Array = torch.cat(parts).double().numpy()
+        return found.reshape(n_samples, len(states), len(times), -1)
+
+    def sample_field(
+        self, y: Any, n_samples: int = 1, t: float | None = None, random_state: Any = None
+    ) -> Array:
+        """Draws (S, n, d) of the field at states y (n, d) and time t (by default ``t0_``).
+
+        Draw s is one field, with one omega everywhere.
+        """
+        check_is_fitted(self, "model_")
+        states = self._states(y, "y")
+        generator = torch.Generator().manual_seed(fresh_seed(random_state))
+        omega = self.model_.draw(check_count(n_samples, "n_samples", 1), generator)
+        with torch.no_grad():
+            field = self.model_.field.bind(omega)
+            time = torch.tensor(self.t0_ if t is None else float(t), dtype=torch.float64)
+            slopes = [field(time, state.expand(n_samples, -1)) for state in states]
+        found: Array = torch.stack(slopes, 1).double().numpy()
+        return found
+
+    def save(self, path: Any) -> None:
+        """Write the fitted estimator to one file. A function is not stored: ``load`` asks for it."""
+        write(path, self.to_stored())
+
+    def to_stored(self) -> Stored:
+        """Everything but the functions (see ``persistence``)."""
+        check_is_fitted(self, "model_")
+        return store_ode(self)
+
+    @classmethod
+    def from_stored(cls, stored: Stored, field: Any = None, observe: Any = None) -> LocalW2ODE:
+        """The estimator that ``to_stored`` described, with the functions that it had."""
+        estimator = cls()
+        restore_ode(estimator, stored, field, observe)
+        return estimator
+
+    def _check_settings(self) -> None:
+        if not (callable(self.field) or (isinstance(self.field, str) and self.field == "mlp")):
+            raise ValueError(f"field={self.field!r} is not known; give 'mlp' or a function field(t, y, ...).")
+        if isinstance(self.field, str) and self.parameters is not None:
+            raise ValueError("parameters belong to a field that is your own function; a network has none.")
+        if not (self.observe is None or callable(self.observe)):
+            raise ValueError(f"observe={self.observe!r} is not a function of states (..., d).")
+        if isinstance(self.delta, str) and self.delta != "auto":
+            raise ValueError(f"delta={self.delta!r} is not known; give 'auto' or a radius, such as 0.1.")
+        if not (isinstance(self.norm, Norm) or (isinstance(self.norm, str) and self.norm == "auto")):
+            raise ValueError(f"norm={self.norm!r} is not known; give 'auto' or a Norm, such as Euclidean().")
+        for name in ("linked", "debiased", "standardize", "residual"):
+            check_flag(getattr(self, name), name)
+        if self.max_times is not None:
+            check_count(self.max_times, "max_times", 2)
+        check_files(self)
+
+    def _field(self, data: Trajectories, rows: Rows, generator: torch.Generator) -> RandomField:
+        if isinstance(self.field, str):
+            settings = self.width, self.depth, bool(self.residual), self.activation
+            # Of states that are not seen nothing is known of the units.
+            known = self.standardize and self.observe is None
+            slopes = rows.target[:, data.values.shape[1] :] if self.linked else None
+            a, b, c = map(torch.tensor, data.units(slopes))
+            units = (a, b, c) if known else None
+            return NetworkField(data.initial.shape[1], *settings, generator=generator, units=units)
+        names = parameter_names(self.field) if self.parameters is None else self.parameters
+        return FunctionField(self.field, as_laws(names), generator)
+
+    def _objective(self, rows: Rows, windows: list[Array], data: Trajectories, inputs: Tensor) -> Objective:
+        norm = self.norm if isinstance(self.norm, Norm) else None
+        balls = rows.balls(near_initial(data.initial, self.delta, norm), windows)
+        target = torch.tensor(rows.target).to(inputs)
+        scale = np.broadcast_to(rows.scale(windows), rows.target.shape) if self.standardize else None
+        center = rows.center(data.initial, windows) if self.debiased else None
+        discrepancy = self._discrepancy(rows.target.shape[1], int(balls.sizes.median()))
+        return Objective(target, balls, discrepancy, center, scale)
+
+    def _discrepancy(self, n_values: int, ball_rows: int) -> Discrepancy:
+        low, high = ASSIGNED_ROWS
+        if isinstance(self.discrepancy, str) and self.discrepancy == "w2" and low <= ball_rows <= high:
+            return SquaredW2(bool(self.debiased))
+        return discrepancy_of(self.discrepancy, bool(self.debiased), n_values)
+
+    def _config(self, seed: int, printed: str) -> FitConfig:
+        network = isinstance(self.field, str)
+        auto: dict[str, Any] = (
+            {"max_epochs": 500, "learning_rate": 0.005, "weight_decay": 0.005}
+            if network
+            else {"max_epochs": 200, "learning_rate": 0.1, "weight_decay": 0.0}
+        )
+        for name, value in auto.items():
+            own = getattr(self, name)
+            if isinstance(own, str) and own != "auto":
+                raise ValueError(f"{name}={own!r} is not known; give 'auto' or a number, such as {value}.")
+            auto[name] = value if isinstance(own, str) else own
+        return FitConfig(
+            n_draws=self.n_draws,
+            batch_balls=self.batch_balls,
+            keep="average",
+            averaged=0.2,
+            max_skipped=self.max_skipped,
+            max_gradient=MAX_GRADIENT,
+            seed=seed,
+            progress=bool(self.verbose),
+            checkpoint=None if self.checkpoint is None else str(self.checkpoint),
+            resume=self.checkpoint is not None,
+            history=self.history,
+            fingerprint=printed,
+            **auto,
+        )
+
+    def _keep(self, ode: RandomODE, fit: Fit | None, data: Trajectories, seed: int) -> None:
+        self.model_ = ode.cpu().eval()
+        self.t0_, self.n_states_, self.n_observed_ = data.t0, data.initial.shape[1], data.values.shape[1]
+        if fit is not None:
+            self.fit_ = fit
+        self._summarise(seed)
+
+    def _summarise(self, seed: int) -> None:
+        self._parameter_seed = seed
+        if isinstance(self.model_.field, FunctionField):
+            self.parameters_ = LearnedParameters.of(self.model_.field, PARAMETER_DRAWS, seed)
+
+    def _states(self, y: Any, name: str) -> Tensor:
+        states = as_array(y if np.ndim(y) else [y], name)
+        states = states[None] if states.ndim == 1 else states
+        if states.ndim != 2 or states.shape[1] != self.n_states_:
+            raise ValueError(
+                f"{name} has shape {states.shape}; expected ({self.n_states_},) or (n, {self.n_states_})."
+            )
+        dtype = next(self.model_.parameters()).dtype
+        return torch.tensor(states, dtype=dtype)

@@ -1,0 +1,1 @@
+"""``LocalW2Regressor``: the whole distribution of y at every x."""

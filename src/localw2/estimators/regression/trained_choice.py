@@ -1,0 +1,187 @@
+"""Which balls of a list serve best: a network is trained on each, on a GPU all at once, and scored."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+import torch
+from scipy.spatial import cKDTree
+from torch import Tensor
+
+from localw2._validation import Array
+from localw2.balls.lazy import MANY_ROWS
+from localw2.balls.ragged import Nearest
+from localw2.balls.selection import Candidate, DeltaSelection, Tried
+from localw2.estimators.settings import part_of_checkpoint
+from localw2.metrics import crps
+from localw2.training.distributed import Crew
+from localw2.training.loop import train
+from localw2.training.many import train_many
+
+if TYPE_CHECKING:
+    from localw2.estimators.regression.balls import ChosenBalls
+    from localw2.estimators.regression.loss import ResidualLoss
+    from localw2.losses.objective import Objective
+    from localw2.models.network import RandomMLP
+    from localw2.training.config import FitConfig
+
+HELD_OUT = 0.2  # of the rows, which score the networks
+FEWEST_ROWS = 20
+_DRAWS = 500  # of every network at a row that scores it
+_CLIMATE_ROWS = 1000  # that stand for all where the whole sample is the forecast
+_RADIUS_ROWS = 1000  # whose distances say how large a ball of the nearest rows is
+_AT_ONCE = ("cuda",)  # devices that one network leaves idle; a CPU takes longer for six at once than in turn
+_PURPOSE = 8  # keeps these random numbers apart from others of the same seed
+
+
+def choose_by_training(
+    options: list[ChosenBalls],
+    X: Array,
+    residuals: Array,
+    inputs: Tensor,
+    net: RandomMLP,
+    loss: ResidualLoss,
+    config: FitConfig,
+) -> ChosenBalls:
+    """The balls whose network forecasts held-out rows best, by the mean CRPS.
+
+    ``residuals`` (N, d) and ``inputs`` (N, p) are in the units of ``net``, of which each of the balls trains
+    a copy, with the same seed: scores then differ by the balls, not by chance. Balls that no network can be
+    trained on are left out, with a warning.
+    """
+    n = len(X)
+    if not FEWEST_ROWS <= n <= MANY_ROWS:
+        raise ValueError(
+            f"delta is a list and there are {n} rows (samples): to choose balls by training takes "
+            f"{FEWEST_ROWS} to {MANY_ROWS} rows. Give one delta, or 'auto'."
+        )
+    order = np.random.default_rng([config.seed, _PURPOSE]).permutation(n)
+    held, kept = np.split(order, [round(HELD_OUT * n)])
+    rivals = _rivals(options, X[kept], residuals[kept], net, loss, config.batch_balls is not None)
+    rivals = _trained(rivals, inputs[kept], config)
+    if not rivals:
+        raise ValueError("delta: none of these balls can be trained on, see the warnings. Give larger ones.")
+    others = residuals[kept[:_CLIMATE_ROWS]][:, None]
+    everyone = np.broadcast_to(others, (len(others), len(held), residuals.shape[1]))
+    climate = float(crps(residuals[held], everyone).mean()) or 1.0
+    tried = [
+        Tried(
+            rival.option.norm_name,
+            rival.option.norm,
+            rival.option.balls,
+            _radius(rival.option, X),
+            _others(rival.balls),
+            _scores(rival.net, inputs[held], residuals[held], config.seed),
+        )
+        for rival in rivals
+    ]
+    # On a GPU the last digits differ from run to run: ranks must not go different ways by them.
+    best: int = Crew.join().agreed(min(range(len(tried)), key=lambda v: tried[v].mean))
+    found = tuple(one.candidate(tried[best], climate) for one in tried)
+    why = f"of {len(kept)} rows its network learned to forecast the other {len(held)} {_gain(found[best])}"
+    selection = DeltaSelection(found, found[best], tried[best].delta, why, n)
+    return replace(rivals[best].option, selection=selection)
+
+
+@final
+@dataclass(frozen=True)
+class _Rival:
+    """Balls at a place of the list, their loss, and a network for it."""
+
+    place: int
+    option: ChosenBalls
+    balls: Any  # all of them; those of one row are no part of the loss
+    objective: Objective
+    net: RandomMLP
+
+
+def _rivals(
+    options: Sequence[ChosenBalls],
+    X: Array,
+    residuals: Array,
+    net: RandomMLP,
+    loss: ResidualLoss,
+    in_batches: bool,
+) -> list[_Rival]:
+    """All balls that have a loss."""
+    found = []
+    for place, option in enumerate(options):
+        balls = option.neighborhoods(X)
+        try:
+            objective = loss.objective(X, residuals, option, balls, in_batches)
+        except ValueError as error:  # balls of one row each
+            _warn_of(option, error)
+            continue
+        found.append(_Rival(place, option, balls, objective, deepcopy(net)))
+    return found
+
+
+def _trained(rivals: list[_Rival], inputs: Tensor, config: FitConfig) -> list[_Rival]:
+    """Those whose networks could be trained: one after the other, or at once where that is faster."""
+    if inputs.device.type in _AT_ONCE and config.batch_balls is None and len(rivals) > 1:
+        plain = replace(config, checkpoint=None, resume=False, history=None)
+        try:
+            train_many(
+                [rival.net for rival in rivals],
+                [rival.objective for rival in rivals],
+                inputs,
+                plain,
+                [config.seed] * len(rivals),
+            )
+        except FloatingPointError:  # of one of them, which ends all: alone the others will do
+            pass
+        else:
+            return rivals
+    found = []
+    for rival in rivals:
+        own = part_of_checkpoint(config.checkpoint, "choice", rival.place)
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="interrupted after epoch")
+                fit = train(rival.net, rival.objective, inputs, replace(config, checkpoint=own, history=None))
+        except FloatingPointError as error:
+            _warn_of(rival.option, error)
+            continue
+        if fit.stopped.startswith("interrupted"):
+            raise KeyboardInterrupt  # networks that are half trained say nothing of their balls
+        found.append(rival)
+    return found
+
+
+def _warn_of(option: ChosenBalls, error: Exception) -> None:
+    warnings.warn(f"delta={option.balls!r} is left out of the choice: {error}", stacklevel=6)
+
+
+def _gain(best: Candidate) -> str:
+    gain = 100 * (1 - best.score)
+    return (
+        f"{gain:.1f} % better than the whole sample does" if gain > 0 else "no better than the whole sample"
+    )
+
+
+def _scores(net: RandomMLP, inputs: Tensor, residuals: Array, seed: int) -> Array:
+    """The CRPS of a network's draws at each row, (rows,), mean over outputs."""
+    generator = torch.Generator(inputs.device).manual_seed(seed)
+    draws = net.eval().sample(inputs, _DRAWS, generator).double().cpu().numpy()
+    scores: Array = crps(residuals, draws).mean(1)
+    return scores
+
+
+def _others(hoods: Any) -> Array:
+    """How many other rows are in the ball of each row."""
+    counts: Array = np.repeat(hoods.sizes.numpy(), hoods.weights.numpy().astype(int)) - 1
+    return counts
+
+
+def _radius(chosen: ChosenBalls, X: Array) -> float:
+    """The radius of balls, for the nearest rows the median of some."""
+    if not isinstance(chosen.balls, Nearest):
+        return chosen.balls
+    rows = chosen.norm.embed(X - X.mean(0))
+    distances, _ = cKDTree(rows).query(rows[:_RADIUS_ROWS], [chosen.balls.k])
+    return float(np.median(distances))

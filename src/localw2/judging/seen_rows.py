@@ -1,0 +1,161 @@
+"""Which rows a model was trained on, in a few kilobytes: enough to tell whether a test uses them again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from localw2._validation import Array, as_array, as_rows, check_count
+from localw2.balls.ragged import mix
+
+# Hashes that are kept: every row of a set up to this size, a random sample of a larger one (32 KB).
+SKETCH_ROWS = 4096
+# A share of equal rows up to this is only noted: it hardly moves a test.
+FEW_SEEN = 0.05
+
+
+class SeenRowsWarning(UserWarning):
+    """Rows that should be new to a model were among those that it was trained on."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class SeenRows:
+    """The smallest hashes of the training rows (x, y): a random sample of them that needs no random numbers.
+
+    ``codes`` is ascending int64 (63 bits of a hash of the row's float64 bytes); ``n_distinct`` counts the
+    distinct rows that it was made of, ``n_rows`` all of them where that is known. A row counts as seen when
+    all its inputs and outputs are equal to the last bit (0.0 and -0.0 are equal), so copies in another
+    precision are not found.
+
+    >>> x, y = np.arange(6.0).reshape(-1, 1), np.arange(6.0) ** 2
+    >>> seen = SeenRows.of(x[:4], y[:4])
+    >>> seen.share(x, y), seen.share(x[4:], y[4:])
+    (0.6666666666666666, 0.0)
+    """
+
+    codes: Array
+    n_distinct: int
+    n_rows: int | None = None
+
+    def __post_init__(self) -> None:
+        codes = np.asarray(self.codes)
+        if codes.ndim != 1 or codes.dtype != np.int64 or len(codes) == 0:
+            raise ValueError(
+                f"codes has shape {codes.shape} and dtype {codes.dtype}; a sketch of rows is a non-empty "
+                "list of int64, as SeenRows.of(x, y) makes it."
+            )
+        if codes[0] < 0 or (np.diff(codes) <= 0).any():
+            raise ValueError("codes must be >= 0 and strictly ascending, as SeenRows.of(x, y) makes them.")
+        check_count(self.n_distinct, "n_distinct", len(codes), why="codes are of distinct rows")
+        if self.n_rows is not None:
+            check_count(self.n_rows, "n_rows", self.n_distinct, why="distinct rows are among them")
+        object.__setattr__(self, "codes", codes)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SeenRows) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def _key(self) -> tuple[bytes, int, int | None]:
+        return self.codes.tobytes(), self.n_distinct, self.n_rows
+
+    @classmethod
+    def of(cls, x: Any, y: Any, size: int = SKETCH_ROWS) -> SeenRows:
+        """The sketch of rows x (N, p) and y (N,), (N, d) or (N, T, d), with at most ``size`` hashes."""
+        size = check_count(size, "size", 1)
+        rows = _codes(x, y)
+        codes = np.unique(rows)
+        return cls(codes[:size], len(codes), len(rows))
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every training row is kept, so that ``share`` is exact."""
+        return len(self.codes) == self.n_distinct
+
+    def share(self, x: Any, y: Any) -> float:
+        """The share of these rows that were seen, between 0 and 1.
+
+        Exact where the sketch is complete. Otherwise only rows whose hash is not above the largest kept one
+        can be told, a random sample of them; NaN where there is none.
+        """
+        codes = _codes(x, y)
+        if not self.is_complete:
+            codes = codes[codes <= self.codes[-1]]
+        return float(np.isin(codes, self.codes).mean()) if len(codes) else float("nan")
+
+
+def rows_of(owner: Any, x: Any) -> Any:
+    """The rows x as an estimator with a table of names and gaps sees them: numbers. Of others x as it is."""
+    return owner._validated(x) if getattr(owner, "columns_", None) is not None else x
+
+
+def judge_seen(seen: SeenRows, x: Any, y: Any) -> tuple[float, bool]:
+    r"""The share of rows equal to training rows, and whether that is more than chance and a few rows.
+
+    Rows of discrete data meet by chance. With r the share of these rows that have an equal among themselves,
+    or that of the training rows which repeat an earlier one (if larger, where ``n_rows`` is known), the
+    verdict is :math:`s > .05 + 2 r` and three standard errors of a share 2r. Twice is enough: the chance that
+    the m-th row is a repeat is concave in m, so that for the next row it is at most twice its mean so far.
+    Where most rows repeat nothing can be told. The verdict is False for a share of NaN.
+
+    >>> x, y = np.arange(100.0), np.random.default_rng(0).normal(size=100)
+    >>> judge_seen(SeenRows.of(x[:50], y[:50]), x, y)
+    (0.5, True)
+    >>> coins = y > 0
+    >>> judge_seen(SeenRows.of(x % 2, coins), x % 2, coins)
+    (1.0, False)
+    """
+    share = seen.share(x, y)
+    _, place, counts = np.unique(_codes(x, y), return_inverse=True, return_counts=True)
+    repeated = float((counts[place] > 1).mean())
+    if seen.n_rows is not None:
+        repeated = max(repeated, 1 - seen.n_distinct / seen.n_rows)
+    by_chance = min(1.0, 2 * repeated)
+    error = float(np.sqrt(by_chance * (1 - by_chance) / len(place)))
+    return share, share > FEW_SEEN + by_chance + 3 * error
+
+
+def trained_on(fitted_on: Any, x: Array, y: Array) -> tuple[SeenRows, Array, Array]:
+    """The sketch of all rows of ``fitted_on`` (X, y), and x, y in the precision of the comparison.
+
+    >>> x, y = np.array([[0.1]]), np.array([0.2])
+    >>> seen, x, y = trained_on((x.astype(np.float32), y), x, y)
+    >>> seen.share(x, y)
+    1.0
+    """
+    if not isinstance(fitted_on, tuple | list) or len(fitted_on) != 2:
+        raise ValueError("fitted_on must be a pair (X, y), the rows that the sampler was trained on.")
+    old_x, old_y = as_rows(fitted_on[0], "fitted_on[0]"), as_array(fitted_on[1], "fitted_on[1]", missing=True)
+    if old_y.ndim == 0 or len(old_y) != len(old_x):
+        raise ValueError(f"fitted_on has {len(old_x)} rows of X and y of shape {old_y.shape}; give pairs.")
+    for name, old, new in (("X", old_x, x), ("y", old_y, y)):
+        if old[0].size != new[0].size:
+            raise ValueError(
+                f"a row of {name} has {old[0].size} numbers in fitted_on and {new[0].size} here, so no row "
+                "could be found again. Give the training rows in the columns of the test."
+            )
+    old_x, x = _same_precision(old_x, x)
+    old_y, y = _same_precision(old_y, y)
+    return SeenRows.of(old_x, old_y, size=len(old_x)), x, y
+
+
+def _same_precision(a: Array, b: Array) -> tuple[Array, Array]:
+    coarse = np.float32 if np.float32 in (a.dtype, b.dtype) else np.float64
+    return a.astype(coarse), b.astype(coarse)
+
+
+def _codes(x: Any, y: Any) -> Array:
+    """A 63-bit hash of each row, int64."""
+    inputs, outputs = as_rows(x), as_array(y, "y", missing=True)
+    if outputs.ndim == 0 or len(outputs) != len(inputs):
+        raise ValueError(f"x has {len(inputs)} rows and y has shape {outputs.shape}; they must be pairs.")
+    code = np.full(len(inputs), inputs.shape[1], np.uint64)
+    for block in (inputs, outputs.reshape(len(outputs), -1)):
+        for column in block.T:
+            values = np.where(np.isnan(column), np.nan, column.astype(np.float64) + 0.0)  # -0.0 + 0.0 is 0.0
+            code = mix(code ^ values.view(np.uint64))
+    return (code >> np.uint64(1)).astype(np.int64)

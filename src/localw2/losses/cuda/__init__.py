@@ -1,0 +1,1 @@
+"""The same pairings on a CUDA device, by kernels of our own."""

@@ -1,0 +1,136 @@
+"""Squared W2 of one output on a CUDA device: the sort inside every ball, value and gradient in one kernel.
+
+Beside one sort of all rows, a step is one launch for each power of two among the sizes of balls, where sorts
+by torch take some fifty; a small problem waits for launches most of its time (``ball_sorting.cu``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, final
+
+import torch
+from torch import Tensor
+
+from localw2.losses.cuda.kernels import available, kernel
+from localw2.losses.problem import Match
+
+if TYPE_CHECKING:
+    from localw2.balls.neighborhoods import Neighborhoods
+
+# Bytes of shared memory that a block has on every device; a place of a ball takes 4 of them a draw.
+SHARED_BYTES = 48 * 1024 - 512
+NARROWEST = 32  # places of a ball, at least: a warp's worth
+MOST_THREADS = 512
+_REALS = {torch.float32: "REAL=float", torch.float64: "REAL=double"}
+_KERNEL = ("ball_sorting.cu", "match_balls")
+
+
+def can_sort(hoods: Neighborhoods, yhat: Tensor) -> bool:
+    """Whether the kernel serves simulated outputs (S, B, N, 1) on these balls."""
+    if yhat.device.type != "cuda" or yhat.dtype not in _REALS or yhat.shape[1] > 65535:
+        return False
+    widest = hoods.cached("widest", lambda: max(int(w) for w in _widths(hoods.sizes).unique()))
+    fits = 4 * widest * len(yhat) <= SHARED_BYTES
+    return fits and available(*_KERNEL, yhat.device, (_REALS[yhat.dtype],))
+
+
+def _widths(sizes: Tensor) -> Tensor:
+    """The least power of two that holds each ball.
+
+    >>> _widths(torch.tensor([1, 32, 33, 64, 65]))
+    tensor([ 32,  32,  64,  64, 128])
+    """
+    return 2 ** torch.ceil(torch.log2(sizes.clamp_min(NARROWEST).double())).long()
+
+
+@final
+@dataclass(frozen=True)
+class DeviceBalls:
+    """The balls of a graph on a device: their edges, and the balls of each width."""
+
+    rows: Tensor
+    starts: Tensor
+    sizes: Tensor
+    by_width: tuple[tuple[int, Tensor], ...]
+
+    @classmethod
+    def of(cls, hoods: Neighborhoods, device: torch.device) -> DeviceBalls:
+        """Lay the balls out, once for each graph and device."""
+
+        def build() -> DeviceBalls:
+            widths = _widths(hoods.sizes)
+            groups = [(int(w), torch.nonzero(widths == w)[:, 0]) for w in widths.unique()]
+            return cls(
+                hoods.rows.to(device, torch.int32),
+                hoods.indptr.to(device),
+                hoods.sizes.to(device),
+                tuple((width, balls.to(device, torch.int32)) for width, balls in groups),
+            )
+
+        return hoods.cached(("device balls", device), build)
+
+    def sort(self, values: Tensor) -> Tensor:
+        """Values (B, N) in the order of edges, ascending inside every ball: (B, edges)."""
+        count = values.shape[1]
+        ball = torch.repeat_interleave(self.sizes) * count
+        found = []
+        for ordered, ranks in zip(*_ranked(values)[::2], strict=True):
+            places = torch.sort(ball + ranks[self.rows]).values - ball
+            found.append(ordered[places])
+        return torch.stack(found)
+
+
+def _ranked(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Values (C, N) ascending, the rows they come from, and the place of every row; ties by row."""
+    ordered, order = torch.sort(values, dim=1, stable=True)
+    places = torch.arange(values.shape[1], dtype=torch.int32, device=values.device)
+    ranks = torch.empty(values.shape, dtype=torch.int32, device=values.device)
+    return ordered, order, ranks.scatter_(1, order, places.expand(values.shape))
+
+
+@final
+@dataclass(frozen=True)
+class SortedTarget:
+    """Observed outputs y (B, N, 1) on a graph, sorted inside every ball once and kept."""
+
+    y: Tensor
+    hoods: Neighborhoods
+
+    @cached_property
+    def balls(self) -> DeviceBalls:
+        """The graph on the device of y."""
+        return DeviceBalls.of(self.hoods, self.y.device)
+
+    @cached_property
+    def ascending(self) -> Tensor:
+        """The values of every ball, (B, edges)."""
+        return self.balls.sort(self.y[..., 0])
+
+
+@final
+class DeviceSorted(Match):
+    """d = 1: the k-th smallest goes to the k-th smallest, ball by ball in one kernel; see ``SortedMatch``."""
+
+    def __init__(self, target: SortedTarget, yhat: Tensor, debiased: bool) -> None:
+        draws, batches, n, _ = yhat.shape
+        self._target, self._debiased, self._shape = target, debiased, yhat.shape
+        self._ordered, self._order, self._ranks = _ranked(yhat.detach().reshape(draws * batches, n))
+
+    def weigh(self, scale: Tensor, with_y: bool = False) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Launch the kernel for the balls of every width; a gradient in y is not among what it gives."""
+        assert not with_y
+        target, balls = self._target, self._target.balls
+        draws, batches, n, _ = self._shape
+        factors = (2 * scale / balls.sizes).contiguous()
+        values, gradient = torch.empty_like(factors), torch.zeros_like(self._ordered)
+        with torch.cuda.device(scale.device):
+            launch = kernel(*_KERNEL, scale.device, (_REALS[scale.dtype],))
+            for width, chosen in balls.by_width:
+                threads = min(MOST_THREADS, max(32, draws * width // 2))
+                arrays = (self._ranks, self._order, self._ordered, target.ascending, balls.rows)
+                graph = (balls.starts, chosen, factors, values, gradient)
+                numbers = (n, factors.shape[1], draws, width, int(self._debiased))
+                launch((len(chosen), batches), threads, 4 * draws * width, *arrays, *graph, *numbers)
+        return values, gradient.view(self._shape), None

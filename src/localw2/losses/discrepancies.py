@@ -1,0 +1,198 @@
+"""How far simulated outputs are from observed ones: every discrepancy of the paper, and ours."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from numbers import Real
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from localw2._validation import check_count, check_flag
+from localw2.losses.moments import WeightedMeanVar, WeightedMSE
+from localw2.losses.pairwise import WeightedEnergy, WeightedMMD
+from localw2.losses.w2 import WeightedSlicedW2, WeightedW2
+
+if TYPE_CHECKING:
+    from localw2.balls.neighborhoods import Neighborhoods
+    from localw2.losses.problem import Problem
+
+
+class Discrepancy(ABC):
+    """How far the simulated outputs of a ball are from the observed ones.
+
+    A subclass gives ``bind``; it must pass the contract in ``tests/test_contracts.py``.
+    """
+
+    @property
+    def min_draws(self) -> int:
+        """How many independent draws of yhat it needs."""
+        return 1
+
+    @property
+    def min_size(self) -> int:
+        """How many rows a ball needs to say anything."""
+        return 1
+
+    @abstractmethod
+    def bind(self, y: Tensor, hoods: Neighborhoods, weights: Tensor) -> Problem:
+        """The sum over balls of weight times discrepancy, for observed outputs y (B, N, d)."""
+
+
+@final
+@dataclass(frozen=True)
+class SquaredW2(Discrepancy):
+    r"""Squared 2-Wasserstein distance, as printed (paper, Eq. localw2) or debiased.
+
+    .. math:: \frac1S\sum_s W_2^2(y, \hat y^s) \;-\; \frac{1}{S(S-1)}\sum_{r<s} W_2^2(\hat y^r, \hat y^s)
+
+    The second term is there when ``debiased``; it needs S >= 2 draws. Without it a ball of n rows shrinks
+    the spread (n = 5: by a third). With it, for d = 1, the expected loss is the squared distance between
+    expected order statistics, up to a constant, so that the truth is a minimiser at every ball size n >= 2.
+    The value is then an unbiased estimate and can be negative. For d > 1 and few rows a ball the truth is
+    **not** a minimiser in general: use ``SlicedW2(debiased=True)`` or ``EnergyScore`` there.
+    """
+
+    debiased: bool = False
+
+    def __post_init__(self) -> None:
+        check_flag(self.debiased, "debiased")
+
+    @property
+    def min_draws(self) -> int:
+        """Two independent draws are needed to see the model's own spread."""
+        return 2 if self.debiased else 1
+
+    @property
+    def min_size(self) -> int:
+        """A ball of one row cannot identify spread."""
+        return 2 if self.debiased else 1
+
+    def bind(self, y: Tensor, hoods: Neighborhoods, weights: Tensor) -> Problem:
+        """Match by sorting (d = 1) or by assignment."""
+        return WeightedW2(y, hoods, weights, self.debiased)
+
+
+@final
+@dataclass(frozen=True)
+class SlicedW2(Discrepancy):
+    r"""Mean over directions :math:`\theta` of the squared W2 of the projections :math:`\theta\cdot y`.
+
+    Every projection is one-dimensional, so the debiased form keeps the truth as a minimiser for any number
+    of outputs and any ball size, in linear time. Directions are fixed by ``random_state``: evenly
+    spaced on the half circle for two outputs, random orthonormal frames beyond.
+    """
+
+    n_directions: int = 32
+    debiased: bool = False
+    random_state: int = 0
+
+    def __post_init__(self) -> None:
+        check_count(self.n_directions, "n_directions", 1)
+        check_count(self.random_state, "random_state", 0)
+        check_flag(self.debiased, "debiased")
+
+    @property
+    def min_draws(self) -> int:
+        """As for ``SquaredW2``."""
+        return 2 if self.debiased else 1
+
+    @property
+    def min_size(self) -> int:
+        """As for ``SquaredW2``."""
+        return 2 if self.debiased else 1
+
+    def directions(self, d: int) -> Tensor:
+        """Unit vectors, (d, n_directions); a single 1 for d = 1.
+
+        >>> SlicedW2(4).directions(2).square().sum(0)
+        tensor([1., 1., 1., 1.], dtype=torch.float64)
+        """
+        if d == 1:
+            return torch.ones((1, 1), dtype=torch.float64)
+        rng = np.random.default_rng(self.random_state)
+        if d == 2:
+            angles = (np.arange(self.n_directions) + rng.uniform()) * (math.pi / self.n_directions)
+            return torch.from_numpy(np.stack([np.cos(angles), np.sin(angles)]))
+        frames = [np.linalg.qr(rng.normal(size=(d, d)))[0] for _ in range(-(-self.n_directions // d))]
+        return torch.from_numpy(np.concatenate(frames, axis=1)[:, : self.n_directions].copy())
+
+    def bind(self, y: Tensor, hoods: Neighborhoods, weights: Tensor) -> Problem:
+        """Match every projection by sorting."""
+        return WeightedSlicedW2(y, hoods, weights, self.directions(y.shape[2]).to(y), self.debiased)
+
+
+@final
+@dataclass(frozen=True)
+class MMD(Discrepancy):
+    r"""Maximum mean discrepancy with a sum of Gaussian kernels (paper, supplement "Definitions").
+
+    :math:`\sum_k \exp(-\|u - v\|^2 / (h\,m^{k}))`, k from -n//2 on for n = ``n_kernels``, multiplier m.
+    The base h is the mean squared distance over the ball's pooled sample, held constant in the gradient.
+    All pairs of a ball are used: the cost grows with the square of its size.
+    """
+
+    n_kernels: int = 5
+    multiplier: float = 2.0
+
+    def __post_init__(self) -> None:
+        check_count(self.n_kernels, "n_kernels", 1)
+        multiplier: Any = self.multiplier
+        if not isinstance(multiplier, Real) or not 0 < float(multiplier) < math.inf:
+            raise ValueError(f"multiplier={self.multiplier} must be a positive number: it scales bandwidths.")
+
+    def bind(self, y: Tensor, hoods: Neighborhoods, weights: Tensor) -> Problem:
+        """Compare all pairs."""
+        return WeightedMMD(y, hoods, weights, self.n_kernels, self.multiplier)
+
+
+@final
+@dataclass(frozen=True)
+class MSE(Discrepancy):
+    r"""Mean over the ball of :math:`\|y_j - \hat y_j\|^2`, each row with its own (paper, supplement)."""
+
+    def bind(self, y: Tensor, hoods: Neighborhoods, weights: Tensor) -> Problem:
+        """Compare row by row."""
+        return WeightedMSE(y, hoods, weights)
+
+
+@final
+@dataclass(frozen=True)
+class MeanVar(Discrepancy):
+    r"""MSE plus :math:`|\mathrm{Var}(y) - \mathrm{Var}(\hat y)|` in the ball (paper: "mean2+var").
+
+    Var is the mean squared distance from the mean. The printed formula lacks its 1/N: ``summed=True``
+    follows the print, where the sum grows with the ball.
+    """
+
+    summed: bool = False
+
+    def __post_init__(self) -> None:
+        check_flag(self.summed, "summed")
+
+    def bind(self, y: Tensor, hoods: Neighborhoods, weights: Tensor) -> Problem:
+        """Compare row by row, and variances."""
+        return WeightedMeanVar(y, hoods, weights, self.summed)
+
+
+@final
+@dataclass(frozen=True)
+class EnergyScore(Discrepancy):
+    r"""Energy score of the ball: :math:`E\|y-\hat y\| - \tfrac12 E\|\hat y-\hat y'\|` from S >= 2 draws.
+
+    Strictly proper for any number of outputs. On ``Neighborhoods.singletons`` it is the usual row-wise
+    score (CRPS for one output); on larger balls it compares the mixtures of the ball's rows.
+    """
+
+    @property
+    def min_draws(self) -> int:
+        """The spread of the model shows between two draws."""
+        return 2
+
+    def bind(self, y: Tensor, hoods: Neighborhoods, weights: Tensor) -> Problem:
+        """Compare all pairs."""
+        return WeightedEnergy(y, hoods, weights)

@@ -1,0 +1,90 @@
+"""Losses on means and variances inside each ball: MSE and the paper's mean2+var."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import final
+
+import torch
+from torch import Tensor
+
+from localw2.losses.problem import Problem
+
+
+@final
+@dataclass(frozen=True)
+class WeightedMSE(Problem):
+    """Mean squared error of each ball's rows: in all, one weighted mean over rows."""
+
+    @cached_property
+    def _per_row(self) -> Tensor:
+        share = (self.weights / self.hoods.sizes.to(self.weights)).cpu()
+        edges = torch.repeat_interleave(share, self.hoods.sizes)
+        return share.new_zeros(self.hoods.n_rows).index_add_(0, self.hoods.rows, edges).to(self.weights)
+
+    def solve(self, yhat: Tensor) -> tuple[Tensor, Tensor]:
+        """The weighted squared differences, averaged over draws."""
+        gap = yhat - self.y
+        slope = gap * (2 / len(yhat) * self._per_row)[:, None]
+        # Sums over many rows in float64: a large ball would lose float32's digits.
+        total = gap.double().square().sum(3).mean(0) @ self._per_row.double()
+        return total.to(yhat), slope
+
+
+@final
+@dataclass(frozen=True)
+class WeightedMeanVar(Problem):
+    """MSE plus the absolute difference of the variances of y and yhat in each ball."""
+
+    summed: bool
+
+    @cached_property
+    def _mse(self) -> WeightedMSE:
+        return WeightedMSE(self.y, self.hoods, self.weights)
+
+    @cached_property
+    def _rows(self) -> Tensor:
+        return self.hoods.rows.to(self.y.device)
+
+    @cached_property
+    def _ball(self) -> Tensor:
+        return torch.repeat_interleave(self.hoods.sizes).to(self.y.device)
+
+    @cached_property
+    def _sizes(self) -> Tensor:
+        return self.hoods.sizes.to(self.y.device).double()
+
+    @cached_property
+    def _observed(self) -> list[Tensor]:
+        return [self._variances(y)[0] for y in self.y]
+
+    def _variances(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Of (N, d) in every ball, (n_balls,), and the deviations (edges, d) they come from, in float64.
+
+        Deviations rather than raw squares, which would lose the digits of a small variance.
+        """
+        edges = values.double().index_select(0, self._rows)
+        deviations = edges - (self._sums(edges) / self._sizes[:, None]).index_select(0, self._ball)
+        total = self._sums(deviations.square()).sum(1)
+        return total if self.summed else total / self._sizes, deviations
+
+    def _sums(self, edges: Tensor) -> Tensor:
+        return edges.new_zeros((len(self._sizes), edges.shape[1])).index_add_(0, self._ball, edges)
+
+    def solve(self, yhat: Tensor) -> tuple[Tensor, Tensor]:
+        """The sign of each ball's difference decides which way its deviations are pulled.
+
+        One draw and one batch entry at a time: the deviations of all edges are the memory of a step.
+        """
+        totals, slope = self._mse.solve(yhat)
+        weights = self.weights.double() / len(yhat)
+        share = weights if self.summed else weights / self._sizes
+        for draw in range(yhat.shape[0]):
+            for batch, observed in enumerate(self._observed):
+                variances, deviations = self._variances(yhat[draw, batch])
+                excess = variances - observed
+                totals[batch] += (excess.abs() @ weights).to(totals)
+                pull = (2 * share * excess.sign()).index_select(0, self._ball)
+                slope[draw, batch].index_add_(0, self._rows, (deviations * pull[:, None]).to(slope))
+        return totals, slope

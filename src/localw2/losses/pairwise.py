@@ -1,0 +1,194 @@
+"""Losses built on all pairs inside a ball: kernels of the squared distance, in bounded memory.
+
+Balls are padded into rectangles of like size, and rectangles are cut along rows, so that no scratch array
+exceeds ``SCRATCH_ELEMENTS`` (one ball row by one ball width, at least). No Python loop runs over balls.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from localw2.balls.neighborhoods import Bucket
+from localw2.losses.problem import Problem
+
+# Fits a core's second-level cache several times over: larger scratch is slower, smaller has more overhead.
+SCRATCH_ELEMENTS = 1 << 17
+
+# In units of the bandwidth: its square is finite in single precision, its kernel is 0.
+FAR = 1e15
+
+# Squared distances (n, i, j) to the kernel and its derivative in the squared distance.
+Kernel = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class PairSums:
+    """Sum over all pairs of a kernel, (n,), and its gradients in both samples, (n, w, d)."""
+
+    total: Tensor
+    in_a: Tensor
+    in_b: Tensor
+
+
+def pair_sums(a: Tensor, b: Tensor, inside: Tensor, kernel: Kernel) -> PairSums:
+    """Sum kernel(|a_i - b_j|^2) over the pairs inside each ball; a, b (n, w, d), inside (n, w) is 0 or 1."""
+    n, width, _ = a.shape
+    total = a.new_zeros(n)
+    in_a, in_b = torch.zeros_like(a), torch.zeros_like(b)
+    step = max(1, SCRATCH_ELEMENTS // (n * width))
+    b_inside = b * inside[:, :, None]
+    for low in range(0, width, step):
+        cut = slice(low, low + step)
+        here, mask = a[:, cut], inside[:, cut]
+        value, slope = kernel(_squared_distances(here, b))
+        total += ((value @ inside[:, :, None])[..., 0] * mask).sum(1)
+        in_a[:, cut] = 2 * mask[:, :, None] * (here * (slope @ inside[:, :, None]) - slope @ b_inside)
+        back = slope.transpose(1, 2)
+        in_b += 2 * inside[:, :, None] * (b * (back @ mask[:, :, None]) - back @ (here * mask[:, :, None]))
+    return PairSums(total, in_a, in_b)
+
+
+def _squared_distances(a: Tensor, b: Tensor) -> Tensor:
+    """Between all a (n, i, d) and b (n, j, d), (n, i, j), output by output: no digits are lost."""
+    squares = (a[:, :, None, 0] - b[:, None, :, 0]).square_()
+    for k in range(1, a.shape[2]):
+        gap = a[:, :, None, k] - b[:, None, :, k]
+        squares.addcmul_(gap, gap)
+    return squares
+
+
+class PairwiseLoss(Problem):
+    """The weighted sum over balls of a loss on pairs."""
+
+    @abstractmethod
+    def _ball_losses(self, y: Tensor, yhat: Tensor, inside: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+        """Loss of each ball (n,) and its gradient in yhat (S, n, w, d); y is (n, w, d)."""
+
+    def solve(self, yhat: Tensor) -> tuple[Tensor, Tensor]:
+        """Sum of weight times loss, (B,), and its gradient (S, B, N, d)."""
+        batches, n_rows = yhat.shape[1:3]
+        totals = yhat.new_zeros(batches)
+        grad = yhat.new_zeros(yhat.shape[0], batches, n_rows + 1, yhat.shape[3])
+        for bucket in self._buckets(yhat.device):
+            rows, weights = bucket.rows, self.weights[bucket.balls]
+            inside = (rows < n_rows).to(yhat)
+            sizes = inside.sum(1)
+            at = rows.clamp(max=n_rows - 1)
+            for batch in range(batches):
+                y, simulated = self.y[batch][at], yhat[:, batch][:, at]
+                # Differences are all that counts; centred values keep their digits.
+                middle = ((y * inside[..., None]).sum(1) / sizes[:, None])[:, None]
+                loss, slope = self._ball_losses(y - middle, simulated - middle, inside, sizes)
+                totals[batch] += weights @ loss
+                scaled = slope * weights[:, None, None]
+                grad[:, batch].index_add_(1, rows.reshape(-1), scaled.flatten(1, 2))
+        return totals, grad[:, :, :n_rows]
+
+    def _buckets(self, device: torch.device) -> list[Bucket]:
+        def build() -> list[Bucket]:
+            found = []
+            for bucket in self.hoods.buckets(1.1):
+                step = max(1, SCRATCH_ELEMENTS // bucket.rows.shape[1] ** 2)
+                for balls, rows in zip(bucket.balls.split(step), bucket.rows.split(step), strict=True):
+                    found.append(Bucket(balls.to(device), rows.to(device).long()))
+            return found
+
+        return self.hoods.cached(("pairwise", device), build)
+
+
+@final
+@dataclass(frozen=True)
+class WeightedMMD(PairwiseLoss):
+    """Maximum mean discrepancy with a sum of Gaussian kernels around the pooled mean squared distance."""
+
+    n_kernels: int
+    multiplier: float
+
+    def _ball_losses(self, y: Tensor, yhat: Tensor, inside: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+        losses, slopes = torch.zeros_like(sizes), []
+        pairs = sizes.square()
+        for simulated in yhat:
+            bandwidth = self._bandwidth(y, simulated, inside, sizes)
+            own, _ = self._sums(y, y, inside, bandwidth, slopes=False)
+            cross, in_cross = self._sums(y, simulated, inside, bandwidth)
+            theirs, in_theirs = self._sums(simulated, simulated, inside, bandwidth)
+            losses += (own + theirs - 2 * cross) / pairs
+            # Both places of a simulated value in its own pairs have the same slope.
+            slopes.append(2 * (in_theirs - in_cross) / pairs[:, None, None])
+        return losses / len(yhat), torch.stack(slopes) / len(yhat)
+
+    def _bandwidth(self, y: Tensor, yhat: Tensor, inside: Tensor, sizes: Tensor) -> Tensor:
+        """Mean squared distance over ordered pairs of the pooled sample of 2m, a constant to the gradient.
+
+        The sum over all pairs is 2 (2m) times the squared deviations from the pooled mean.
+        """
+        pooled, mask = torch.cat([y, yhat], 1), torch.cat([inside, inside], 1)[..., None]
+        count = 2 * sizes[:, None, None]
+        deviations = (pooled - (pooled * mask).sum(1, keepdim=True) / count) * mask
+        bandwidth = 2 * deviations.square().sum((1, 2)) / (2 * sizes - 1)
+        return torch.where(bandwidth > 0, bandwidth, 1)[:, None, None]
+
+    def _sums(
+        self, a: Tensor, b: Tensor, inside: Tensor, bandwidth: Tensor, slopes: bool = True
+    ) -> tuple[Tensor, Tensor]:
+        """Sum over pairs of all kernels, (n,), and its slope in b, (n, w, d); the latter is 0 if not wanted.
+
+        In units of the widest kernel the others are its powers. Sums along a row beat matrix products here,
+        whose columns would be too few.
+        """
+        n, width, d = a.shape
+        powers = [self.multiplier ** (self.n_kernels - 1 - k) for k in range(self.n_kernels)]
+        unit = (bandwidth * self.multiplier ** (self.n_kernels - 1 - self.n_kernels // 2)).rsqrt()
+        # Padding goes so far off, to both sides, that all its kernels are 0.
+        outside = (1 - inside)[..., None] * FAR
+        a, b = a * unit * inside[..., None] + outside, b * unit * inside[..., None] - outside
+        total, in_b = a.new_zeros(n), torch.zeros_like(b)
+        step = max(1, SCRATCH_ELEMENTS // (n * width))
+        for low in range(0, width, step):
+            cut = slice(low, low + step)
+            squares = _squared_distances(b[:, cut], a)
+            term = torch.exp(-squares)
+            value, slope = term.clone(), term.clone()
+            for power in powers[:-1]:
+                ratio = powers[0] / power * self.multiplier
+                # Half the bandwidth is the square: one exponential serves all.
+                term = term.square_() if self.multiplier == 2 else torch.exp(squares * -ratio)
+                value += term
+                slope.add_(term, alpha=ratio)
+            total += value.sum((1, 2))
+            if slopes:
+                weights = slope.sum(2, keepdim=True)
+                pulled = torch.stack([(slope * a[:, None, :, k]).sum(2) for k in range(d)], 2)
+                in_b[:, cut] = -2 * (b[:, cut] * weights - pulled)
+        return total, in_b * unit * inside[..., None]
+
+
+@final
+@dataclass(frozen=True)
+class WeightedEnergy(PairwiseLoss):
+    """Energy score of the ball's mixture: E|y - yhat| - E|yhat - yhat'| / 2, draws s != s' as yhat, yhat'."""
+
+    def _ball_losses(self, y: Tensor, yhat: Tensor, inside: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+        draws = len(yhat)
+        losses, slopes = torch.zeros_like(sizes), torch.zeros_like(yhat)
+        for s in range(draws):
+            cross = pair_sums(y, yhat[s], inside, _distance)
+            losses += cross.total / draws
+            slopes[s] += cross.in_b / draws
+            for r in range(s):
+                own = pair_sums(yhat[r], yhat[s], inside, _distance)
+                losses -= own.total / (draws * (draws - 1))
+                slopes[r] -= own.in_a / (draws * (draws - 1))
+                slopes[s] -= own.in_b / (draws * (draws - 1))
+        return losses / sizes.square(), slopes / sizes.square()[:, None, None]
+
+
+def _distance(squared: Tensor) -> tuple[Tensor, Tensor]:
+    distance = squared.sqrt()
+    return distance, torch.where(distance > 0, 0.5 / distance, 0)

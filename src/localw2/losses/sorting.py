@@ -1,0 +1,220 @@
+"""The order of values inside every ball (d = 1), and the sums over edges that a loss needs.
+
+One global sort of the N values fixes their order in every ball. The host engine reads it off in linear
+time with one sparse transpose; the device engine sorts padded balls of ranks. Both give the same results:
+
+* ``rank(values)`` sorts each of C columns once;
+* ``gather(piece, ranking)`` gives the values of every ball in ascending order, (C, edges of the piece);
+* ``ball_sums`` adds edges up over balls, ``row_sums`` over rows, weighted by ball.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+from localw2._validation import Array
+
+if TYPE_CHECKING:
+    from localw2.balls.neighborhoods import Neighborhoods
+
+# Columns are stacked into one sparse product until it has this many edges: below, Python overhead rules.
+STACK_EDGES = 1 << 18
+# Edges of one run of balls on the host: enough to pay for walking over all rows, few enough that the
+# transpose's write positions (one a ball) stay in the cache: 3 times faster at 5e7 edges than one run.
+PIECE_EDGES = 1 << 20
+# Elements of one padded rectangle on a device, which bounds the scratch memory of its sort (12 bytes each).
+PIECE_ELEMENTS = 1 << 26
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """C columns of N values, each sorted: ``order`` (C, N) holds rows, ``ordered`` (C, N) their values."""
+
+    order: Tensor
+    ordered: Tensor
+
+
+class Ordering(ABC):
+    """How one graph's balls are put in order on one kind of device."""
+
+    n_pieces: int
+
+    def rank(self, values: Tensor) -> Ranking:
+        """Sort each column of (C, N) once; ties keep the order of rows, on every device."""
+        ordered, order = torch.sort(values.detach(), dim=1, stable=True)
+        return Ranking(order, ordered)
+
+    @abstractmethod
+    def balls(self, piece: int) -> Tensor:
+        """Which balls a piece holds, in the order of its sums."""
+
+    @abstractmethod
+    def gather(self, piece: int, ranking: Ranking) -> tuple[Tensor, Any]:
+        """Values of every ball, ascending, (C, edges), and where they sit, for ``row_sums``."""
+
+    @abstractmethod
+    def ball_sums(self, piece: int, edges: Tensor) -> Tensor:
+        """Sum (C, edges) over each ball: (C, balls)."""
+
+    @abstractmethod
+    def row_sums(self, piece: int, ranking: Ranking, places: Any, edges: Tensor, scale: Tensor) -> Tensor:
+        """Sum ``scale[ball] * edges`` over each row: (C, N)."""
+
+
+@final
+class HostOrdering(Ordering):
+    """Linear time on the CPU: with the balls x rows incidence by columns, permuting the columns into
+    sorted order and transposing the storage back to rows leaves every ball's entries in sorted order.
+
+    Pieces are runs of balls, see ``PIECE_EDGES``.
+    """
+
+    def __init__(self, hoods: Neighborhoods) -> None:
+        indptr, rows = hoods.indptr.numpy(), hoods.rows.numpy()
+        cuts = np.unique(np.searchsorted(indptr, np.arange(0, hoods.n_edges, PIECE_EDGES)))
+        cuts = np.append(cuts[cuts < hoods.n_balls], hoods.n_balls)
+        self._pieces = []
+        for low, high in pairwise(cuts):
+            bounds = indptr[low : high + 1] - indptr[low]
+            edges = (np.ones(bounds[-1], np.int8), rows[indptr[low] : indptr[high]], bounds)
+            # Column form is essential: from row form the permuted result would not be sorted.
+            incidence = sp.csr_matrix(edges, shape=(high - low, hoods.n_rows)).tocsc()
+            self._pieces.append(_HostPiece(torch.arange(int(low), int(high)), bounds[:-1], incidence))
+        self.n_pieces = len(self._pieces)
+
+    def balls(self, piece: int) -> Tensor:
+        """A run of balls, in their own order."""
+        return self._pieces[piece].balls
+
+    def gather(self, piece: int, ranking: Ranking) -> tuple[Tensor, list[Any]]:
+        """Values of every ball, ascending, and one sparse graph of ranks per stack of columns."""
+        part = self._pieces[piece]
+        order, ordered = ranking.order.numpy(), ranking.ordered.numpy()
+        n, edges = order.shape[1], part.incidence.nnz
+        columns = max(1, STACK_EDGES // edges)
+        values = np.empty((len(order), edges), ordered.dtype)
+        graphs = []
+        for low in range(0, len(order), columns):
+            chosen = order[low : low + columns]
+            shifted = chosen if len(chosen) == 1 else chosen + n * np.arange(len(chosen))[:, None]
+            graph = part.stacked(len(chosen))[:, shifted.ravel()].tocsr()
+            flat = values[low : low + len(chosen)].reshape(-1)
+            np.take(ordered[low : low + len(chosen)].reshape(-1), graph.indices, out=flat, mode="clip")
+            graphs.append(graph)
+        return torch.from_numpy(values), graphs
+
+    def ball_sums(self, piece: int, edges: Tensor) -> Tensor:
+        """Sum over each ball, accumulated in float64 so that large balls keep float32's digits."""
+        starts = self._pieces[piece].starts
+        sums = [np.add.reduceat(column, starts, dtype=np.float64) for column in edges.numpy()]
+        return torch.from_numpy(np.stack(sums)).to(edges.dtype)
+
+    def row_sums(
+        self, piece: int, ranking: Ranking, places: list[Any], edges: Tensor, scale: Tensor
+    ) -> Tensor:
+        """One transposed sparse product per stack: the edges are its entries, the scale its vector."""
+        columns, n = ranking.order.shape
+        by_rank = np.empty((columns, n), edges.numpy().dtype)
+        low = 0
+        for graph in places:
+            high = low + graph.shape[1] // n
+            graph.data = edges[low:high].reshape(-1).numpy()
+            product = graph.T @ scale[low:high].reshape(-1).numpy()
+            by_rank[low:high] = product.reshape(-1, n)
+            low = high
+        return _by_row(ranking, torch.from_numpy(by_rank))
+
+
+@dataclass
+class _HostPiece:
+    """A run of balls: where each starts among the piece's edges, and their incidence (balls, rows) in CSC."""
+
+    balls: Tensor
+    starts: Array
+    incidence: Any
+
+    def __post_init__(self) -> None:
+        self._stacks: dict[int, Any] = {1: self.incidence}
+
+    def stacked(self, copies: int) -> Any:
+        """The incidence repeated along the diagonal, so that one product orders several columns."""
+        if copies not in self._stacks:
+            one, (n_balls, n_rows) = self.incidence, self.incidence.shape
+            steps = np.arange(copies)[:, None]
+            indices = (one.indices.astype(np.int64) + n_balls * steps).ravel()
+            indptr = np.append((one.indptr[:-1] + one.nnz * steps).ravel(), one.nnz * copies)
+            entries = (np.ones(len(indices), np.int8), indices, indptr)
+            self._stacks[copies] = sp.csc_matrix(entries, shape=(n_balls * copies, n_rows * copies))
+        return self._stacks[copies]
+
+
+@final
+class DeviceOrdering(Ordering):
+    """Padded sorts of integer ranks, with static shapes and no transfer to the host: for GPUs.
+
+    Padding has rank N, which sorts last; its value is 0 in every argument, so it adds nothing.
+    """
+
+    def __init__(self, hoods: Neighborhoods, device: torch.device) -> None:
+        # Few launches for small problems, little padding for large ones.
+        growth = 1.25 if hoods.n_edges > 1 << 22 else 2.0
+        self._n_rows = hoods.n_rows
+        self._pieces = [
+            (bucket.balls.to(device), bucket.rows.to(device, torch.int32))
+            for bucket in hoods.buckets(growth, PIECE_ELEMENTS)
+        ]
+        self.n_pieces = len(self._pieces)
+
+    def balls(self, piece: int) -> Tensor:
+        """The balls of one rectangle."""
+        return self._pieces[piece][0]
+
+    def gather(self, piece: int, ranking: Ranking) -> tuple[Tensor, Tensor]:
+        """Values of every ball, ascending, then zeros; and their ranks."""
+        rows = self._pieces[piece][1]
+        columns, n = ranking.order.shape
+        ranks = torch.empty((columns, n + 1), dtype=torch.int32, device=rows.device)
+        place = torch.arange(n, dtype=torch.int32, device=rows.device)
+        ranks.scatter_(1, ranking.order, place.expand(columns, n))
+        ranks[:, n] = n
+        padded = torch.nn.functional.pad(ranking.ordered, (0, 1))
+        values, places = [], []
+        for rank, ordered in zip(ranks, padded, strict=True):
+            sorted_ranks = torch.sort(
+                rank.index_select(0, rows.view(-1)).view(rows.shape), dim=1
+            ).values.view(-1)
+            places.append(sorted_ranks)
+            values.append(ordered.index_select(0, sorted_ranks))
+        return torch.stack(values), torch.stack(places)
+
+    def ball_sums(self, piece: int, edges: Tensor) -> Tensor:
+        """Sum over each padded ball."""
+        return edges.view(len(edges), *self._pieces[piece][1].shape).sum(2)
+
+    def row_sums(self, piece: int, ranking: Ranking, places: Tensor, edges: Tensor, scale: Tensor) -> Tensor:
+        """Add every edge to its rank (atomically, hence in no fixed order), then undo the sort."""
+        columns, n = ranking.order.shape
+        by_rank = edges.new_zeros((columns, n + 1))
+        scaled = edges.view(columns, *self._pieces[piece][1].shape) * scale[:, :, None]
+        for total, place, part in zip(by_rank, places, scaled, strict=True):
+            total.index_add_(0, place, part.reshape(-1))
+        return _by_row(ranking, by_rank[:, :n])
+
+
+def _by_row(ranking: Ranking, by_rank: Tensor) -> Tensor:
+    return torch.empty_like(ranking.ordered).scatter_(1, ranking.order, by_rank)
+
+
+def ordering_for(hoods: Neighborhoods, device: torch.device) -> Ordering:
+    """The engine of a graph on a device, built once and kept with the graph."""
+    if device.type == "cpu":
+        return hoods.cached("host ordering", lambda: HostOrdering(hoods))
+    return hoods.cached(("device ordering", device), lambda: DeviceOrdering(hoods, device))

@@ -1,0 +1,189 @@
+"""Differential equations with random right-hand sides."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+from torch import Tensor
+
+from localw2._validation import check_count
+from localw2.models.base import RandomMap, check_rows_of, source
+
+if TYPE_CHECKING:
+    from localw2.models.fields import Field, RandomField
+
+ADAPTIVE = ("dopri5", "dopri8", "bosh3", "adaptive_heun")
+FIXED = ("rk4", "midpoint", "euler")
+
+
+class SolverError(FloatingPointError):
+    """An equation that could not be solved: its solution explodes, or is too stiff for the method."""
+
+
+@final
+class RandomODE(RandomMap):
+    r"""Solutions of :math:`\dot y = \hat g(t, y, \hat\omega)`, one omega held fixed along each trajectory.
+
+    ``model(y0, omega)`` gives the states (n, T, d) at ``times`` (T,), the first of which is that of y0.
+    All trajectories are solved in one batch by torchdiffeq: ``method`` "dopri5" and other adaptive ones to
+    the tolerances (in the worst trajectory, not on average; ``atol`` is in units of ``state_size`` (d,), if
+    that is given), or "rk4", "midpoint", "euler" with equal steps of at most ``step_size`` from each time
+    to the next (one step, by default). A solution that needs more than ``max_evaluations`` of the field is
+    given up with a ``SolverError``.
+
+    >>> from localw2.models.fields import FunctionField
+    >>> from localw2.models.laws import Shared
+    >>> decay = FunctionField(lambda t, y, k: -k * y, {"k": Shared(2.0)})
+    >>> model = RandomODE(decay, torch.tensor([0.0, 0.5, 1.0]))
+    >>> [round(v, 3) for v in model(torch.ones(1, 1)).flatten().tolist()]
+    [1.0, 0.368, 0.135]
+    """
+
+    def __init__(
+        self,
+        field: RandomField,
+        times: Tensor,
+        method: str = "dopri5",
+        rtol: float = 1e-4,
+        atol: float = 1e-6,
+        step_size: float | None = None,
+        max_evaluations: int = 10_000,
+        state_size: Tensor | None = None,
+    ) -> None:
+        super().__init__()
+        if method not in (*ADAPTIVE, *FIXED):
+            raise ValueError(
+                f"method={method!r} is not known; choose one of {', '.join((*ADAPTIVE, *FIXED))}."
+            )
+        for name, value in (("rtol", rtol), ("atol", atol), ("step_size", step_size)):
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"{name}={value} must be a positive number.")
+        self.field = field
+        self.method, self.rtol, self.atol, self.step_size = method, rtol, atol, step_size
+        self.max_evaluations = check_count(max_evaluations, "max_evaluations", 1)
+        self.times: Tensor
+        self.register_buffer("times", check_times(times), persistent=False)
+        self.state_size: Tensor | None
+        self.register_buffer("state_size", state_size, persistent=False)
+
+    def at(self, times: Tensor) -> RandomODE:
+        """The same equation, sharing its parameters, at other times."""
+        settings = self.method, self.rtol, self.atol, self.step_size, self.max_evaluations, self.state_size
+        return RandomODE(self.field, times.to(self.times.device), *settings)
+
+    def draw(self, n: int, generator: torch.Generator | None = None) -> Any:
+        """Latent variables of n trajectories."""
+        return self.field.draw(n, generator)
+
+    def forward(self, x: Tensor, omega: Any = None, generator: torch.Generator | None = None) -> Tensor:
+        """States (n, T, d) from initial states x (n, d), which hold at the first time."""
+        check_rows_of(x)
+        omega = self.draw(len(x), source(generator, x.device)) if omega is None else omega
+        if len(self.times) == 1:
+            return x[:, None]
+        return self._solve(x, omega)
+
+    def slopes(self, t: Tensor, y: Tensor, omega: Any) -> Tensor:
+        """The field (n, d) itself at states y (n, d), each with its own omega."""
+        return self.field.bind(omega)(t, y)
+
+    def _solve(self, y0: Tensor, omega: Any) -> Tensor:
+        odeint = _odeint()
+        field = _Counted(self.field.bind(omega), self.max_evaluations)
+        adaptive = self.method in ADAPTIVE
+        options: dict[str, Any] = {"norm": worst_trajectory}
+        if not adaptive:
+            options = {"grid_constructor": lambda f, y0, t: _subdivided(t, self.step_size)}
+        atol = self.atol if self.state_size is None else self.atol * self.state_size
+        try:
+            path: Tensor = odeint(
+                field, y0, self.times, rtol=self.rtol, atol=atol, method=self.method, options=options
+            )
+        except AssertionError as error:  # how torchdiffeq tells of steps that vanish or states that overflow
+            what = f"the solver stopped at t = {float(field.t):.4g} ({error})"
+            raise self._failure(what, field.t, field.y, omega) from error
+        except _TooManyEvaluations:
+            raise self._failure(
+                f"t = {float(field.t):.4g} of {float(self.times[-1]):.4g} was reached after "
+                f"{self.max_evaluations} evaluations of the field",
+                field.t,
+                field.y,
+                omega,
+            ) from None
+        if not math.isfinite(float(path.detach().sum())):
+            raise self._failure("the solution is not finite", self.times[-1], path[-1], omega)
+        return path.movedim(0, 1)
+
+    @torch.no_grad()
+    def _failure(self, what: str, t: Tensor, y: Tensor, omega: Any) -> SolverError:
+        size = y.detach().abs().amax(1).nan_to_num(nan=math.inf)
+        worst = int(size.argmax())
+        if bool(torch.isfinite(y).all()) and not bool(torch.isfinite(self.field.bind(omega)(t, y)).all()):
+            what += ", where the field gives values that are not finite"
+        parameters = self.field.parameters_of(omega)
+        named = ", ".join(f"{name} = {float(value[worst]):.4g}" for name, value in parameters.items())
+        state = ", ".join(f"{v:.3g}" for v in y[worst].tolist())
+        return SolverError(
+            f"{what}. The largest state is ({state})"
+            + (f", of the trajectory with {named}. " if named else ". ")
+            + "The equation explodes or is stiff there: start closer (means and stds of the parameters), "
+            "take a smaller learning rate, or a LogNormal law for what must be positive."
+        )
+
+
+def _odeint() -> Any:
+    try:
+        from torchdiffeq import odeint
+    except ImportError:
+        raise ImportError("differential equations need torchdiffeq: pip install 'localw2[ode]'") from None
+    return odeint
+
+
+def _subdivided(times: Tensor, step: float | None) -> Tensor:
+    """The times with equal steps of at most ``step`` between them, so that every time is a step's end."""
+    if step is None:
+        return times
+    parts = [
+        torch.linspace(a, b, math.ceil((b - a) / step * (1 - 1e-9)) + 1, dtype=times.dtype)[:-1]
+        for a, b in pairwise(times.tolist())
+    ]
+    return torch.cat([*parts, times[-1:].cpu()]).to(times.device)
+
+
+class _TooManyEvaluations(Exception):
+    pass
+
+
+class _Counted:
+    """A field that counts its evaluations and remembers where it was asked last."""
+
+    def __init__(self, field: Field, limit: int) -> None:
+        self._field, self._left = field, limit
+        self.t, self.y = torch.tensor(0.0), torch.empty(0)
+
+    def __call__(self, t: Tensor, y: Tensor) -> Tensor:
+        if self.y.numel() == 0 or math.isfinite(float(t.detach())):
+            self.t, self.y = t.detach(), y.detach()
+        if self._left == 0:
+            raise _TooManyEvaluations
+        self._left -= 1
+        return self._field(t, y)
+
+
+def worst_trajectory(error: Tensor) -> Tensor:
+    """The largest root mean square over trajectories: one bad one must not drown in good ones."""
+    return error.square().mean(-1).max().sqrt() if error.ndim > 1 else error.abs().max()
+
+
+def check_times(times: Any) -> Tensor:
+    """Rising finite times (T,)."""
+    times = times if isinstance(times, Tensor) else torch.as_tensor(times)
+    if times.ndim != 1 or len(times) == 0 or not bool(torch.isfinite(times).all()):
+        raise ValueError(f"times has shape {tuple(times.shape)}; expected finite times (T,).")
+    if not bool((times[1:] > times[:-1]).all()):
+        raise ValueError("times must rise: sort them and drop repeats.")
+    checked: Tensor = times.detach().clone() if times.is_floating_point() else times.double()
+    return checked

@@ -1,0 +1,180 @@
+r"""Which balls a step sees: mini-batches whose loss is an unbiased estimate of the full one; shards of them.
+
+Balls are put in a row of n places, each as often as its weight asks: one of weight w at :math:`n w / \sum w`
+places, on average exactly. Runs of ``block_balls`` places are drawn at random, and the loss of a batch is the
+plain mean over its places. Each place is then equally likely to be any row's ball, so that the mean over
+draws of any batch, a short last one too, is the full loss :math:`\sum_b w_b v_b / \sum_b w_b`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, final
+
+import numpy as np
+from torch import Tensor
+
+from localw2._validation import Array
+from localw2.balls.lazy import LazyNeighborhoods
+from localw2.balls.neighborhoods import Neighborhoods
+from localw2.balls.search import space_order
+
+if TYPE_CHECKING:
+    from localw2.losses.objective import Objective
+    from localw2.training.config import FitConfig
+    from localw2.training.distributed import Crew
+
+_PURPOSE = 1  # keeps these random numbers apart from others of the same seed and epoch
+
+
+@final
+@dataclass(frozen=True)
+class Batch:
+    """What one step sees: the rows to simulate (None means all) and the loss on them.
+
+    ``weight`` is that of the whole batch beside others of its epoch, ``share`` the part of it that this
+    process has; ``objective`` is None where it has nothing of it.
+    """
+
+    rows: Tensor | None
+    objective: Objective | None
+    weight: float = 1.0
+    share: float = 1.0
+
+
+def draw_places(
+    n: int, block: int, batch: int, most: int | None, rng: np.random.Generator
+) -> Iterator[Array]:
+    """Batches of places 0 .. n - 1: about ``batch`` of them each, in runs of ``block``, ``most`` in all.
+
+    Runs begin at a random place and go round, so that the short last one is as likely anywhere.
+
+    >>> rng = np.random.default_rng(0)
+    >>> [places.tolist() for places in draw_places(7, 2, 4, None, rng)]
+    [[6, 0, 2, 3], [4, 5, 1]]
+    >>> [len(places) for places in draw_places(10**9, 1, 4, 8, rng)]
+    [4, 4]
+    """
+    n_runs = -(-n // block)
+    wanted = n_runs if most is None else min(n_runs, max(1, most // block))
+    runs = rng.permutation(n_runs) if wanted == n_runs else rng.choice(n_runs, wanted, replace=False)
+    begin = int(rng.integers(n))
+    # Batches of like size: a very short last one would be a noisy step.
+    n_batches = -(-wanted // max(1, batch // block))
+    for part in np.array_split(runs, n_batches):
+        places = (part[:, None] * block + np.arange(block)).ravel()
+        yield (places[places < n] + begin) % n
+
+
+@final
+class BallStream:
+    """The batches of every epoch of a fit, this process's part of them.
+
+    They depend on (seed, epoch) alone. Blocks of lazy neighbourhoods are searched for one ahead, while the
+    step before is computed.
+    """
+
+    def __init__(self, objective: Objective, x: Tensor, config: FitConfig, crew: Crew) -> None:
+        self._objective, self._config, self._crew = objective, config, crew
+        hoods, size = objective.hoods, config.batch_balls
+        fits = size is None or (size >= hoods.n_balls and isinstance(hoods, Neighborhoods))
+        self._whole = fits and config.epoch_balls is None
+        order = self._spatial_order(x) if crew.size > 1 or config.block_balls > 1 else None
+        # What is drawn must not depend on the number of ranks, only who has which part of it.
+        self._order = order if config.block_balls > 1 else None
+        self._place = None if order is None else np.argsort(order)
+        self._reach: Array | None = None  # where each ball ends on a line of all weights
+        if isinstance(hoods, Neighborhoods):
+            weights = hoods.weights.numpy() if self._order is None else hoods.weights.numpy()[self._order]
+            self._reach = np.cumsum(weights) if (weights != weights[0]).any() else None
+        self._static = self._shard_of_all() if self._whole else None
+        self._ahead: dict[tuple[int, int], Future[Batch]] = {}
+        self._searcher = ThreadPoolExecutor(1) if isinstance(hoods, LazyNeighborhoods) else None
+
+    @property
+    def whole(self) -> bool:
+        """Whether every epoch is one step, of all balls."""
+        return self._whole
+
+    def batches(self, epoch: int) -> Iterator[Batch]:
+        """The batches of an epoch (from 0)."""
+        if self._static is not None:
+            yield self._static
+            return
+        drawn = self._drawn(epoch)
+        for number, part in enumerate(drawn):
+            ahead = self._ahead.pop((epoch, number), None)
+            batch = self._build(*part) if ahead is None else ahead.result()
+            if self._searcher is not None:
+                self._look_ahead(epoch, number + 1, drawn)
+            yield batch
+
+    def close(self) -> None:
+        """End the search that is under way."""
+        if self._searcher is not None:
+            self._searcher.shutdown(wait=True, cancel_futures=True)
+
+    def _spatial_order(self, x: Tensor) -> Array:
+        hoods = self._objective.hoods
+        if isinstance(hoods, LazyNeighborhoods):
+            return hoods.order()
+        return hoods.order(np.argsort(space_order(x.detach().cpu().double().numpy())))
+
+    def _shard_of_all(self) -> Batch:
+        hoods = self._objective.hoods
+        assert isinstance(hoods, Neighborhoods)
+        if self._crew.size == 1 or self._place is None:
+            return Batch(None, self._objective)
+        # Shards of like numbers of edges, which is what a step costs.
+        order = np.argsort(self._place)
+        edges = np.cumsum(hoods.sizes.numpy()[order])
+        cuts = np.searchsorted(edges, edges[-1] * np.arange(1, self._crew.size) / self._crew.size)
+        mine = np.sort(np.split(order, cuts)[self._crew.rank])
+        if len(mine) == 0:
+            return Batch(None, None, share=0.0)
+        rows, part = self._objective.block(mine)
+        return Batch(rows, part, share=float(part.hoods.weights.sum() / hoods.weights.sum()))
+
+    def _drawn(self, epoch: int) -> list[tuple[Array, int]]:
+        """This process's balls of every batch of an epoch, repeats included, and the size of the batch."""
+        config, n = self._config, self._objective.hoods.n_balls
+        rng = np.random.default_rng([config.seed, epoch, _PURPOSE])
+        shift = rng.random()
+        size = n if config.batch_balls is None else config.batch_balls
+        found = []
+        for places in draw_places(n, config.block_balls, size, config.epoch_balls, rng):
+            found.append((self._mine(self._balls_at(places, shift)), len(places)))
+        return found
+
+    def _mine(self, balls: Array) -> Array:
+        """This process's part of some balls: neighbours together, so that they share rows."""
+        if self._crew.size == 1 or self._place is None:
+            return balls
+        near = balls[np.argsort(self._place[balls], kind="stable")]
+        return np.array_split(near, self._crew.size)[self._crew.rank]
+
+    def _balls_at(self, places: Array, shift: float) -> Array:
+        n = self._objective.hoods.n_balls
+        if self._reach is not None:
+            line = (places + shift) * (self._reach[-1] / n)
+            places = np.minimum(np.searchsorted(self._reach, line, side="right"), n - 1)
+        return places if self._order is None else self._order[places]
+
+    def _build(self, balls: Array, weight: int) -> Batch:
+        if len(balls) == 0:
+            return Batch(None, None, weight, 0.0)
+        distinct, counts = np.unique(balls, return_counts=True)
+        rows, part = self._objective.block(distinct, counts)
+        return Batch(rows, part, weight, len(balls) / weight)
+
+    def _look_ahead(self, epoch: int, number: int, drawn: list[tuple[Array, int]]) -> None:
+        assert self._searcher is not None
+        if number == len(drawn):
+            epoch, number = epoch + 1, 0
+            if epoch == self._config.max_epochs:
+                return
+            drawn = self._drawn(epoch)
+        if (epoch, number) not in self._ahead:
+            self._ahead[epoch, number] = self._searcher.submit(self._build, *drawn[number])

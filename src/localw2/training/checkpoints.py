@@ -1,0 +1,213 @@
+"""The state of a fit between two epochs, to and from a file, and what says whose fit it was."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from dataclasses import dataclass, is_dataclass
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+from torch import Tensor, nn
+
+from localw2._validation import check_count
+from localw2.balls.neighborhoods import Neighborhoods
+from localw2.storage.model_file import Stored, read, write
+
+if TYPE_CHECKING:
+    from localw2.losses.objective import Objective
+
+State = dict[str, Tensor]
+
+_WEIGHTS = ("model", "best", "average")
+_RECORD = ("epoch", "loss", "rate", "score", "skipped", "seconds")
+_NUMBERS = ("epoch", "n_averaged", "n_failed", "best_score", "best_epoch")
+
+
+@final
+@dataclass(frozen=True)
+class Checkpoint:
+    """All that the next epoch depends on, as it was between two epochs; never changed in place."""
+
+    epoch: int
+    model: State
+    optimizer: dict[int, State]
+    best: State
+    average: State
+    n_averaged: int
+    n_failed: int
+    best_score: float | None
+    best_epoch: int | None
+
+    def put_into(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """Give both the state that they had."""
+        model.load_state_dict(self.model)
+        # The optimiser's own loading keeps the tensors that it is given and would then change them.
+        state = {index: copied(values) for index, values in self.optimizer.items()}
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+
+
+def copied(state: State) -> State:
+    """The same tensors in memory of their own."""
+    return {name: value.detach().clone() for name, value in state.items()}
+
+
+def all_finite(state: State) -> bool:
+    """Whether no tensor has a NaN or an infinity."""
+    return all(bool(torch.isfinite(value).all()) for value in state.values())
+
+
+def write_checkpoint(
+    path: str,
+    checkpoint: Checkpoint,
+    identity: dict[str, Any],
+    history: list[dict[str, Any]],
+    seconds: float,
+) -> None:
+    """Write one file, all or nothing.
+
+    >>> import tempfile
+    >>> state = {"slope": torch.tensor([2.0])}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     checkpoint = Checkpoint(1, state, {}, {}, {}, 0, 0, None, None)
+    ...     write_checkpoint(folder + "/c", checkpoint, {}, [{"epoch": 1, "loss": 0.5}], 1.5)
+    ...     read_checkpoint(folder + "/c", {}, state)[1]
+    [{'epoch': 1, 'loss': 0.5}]
+    """
+    tensors = {
+        f"{group}.{name}": value for group in _WEIGHTS for name, value in getattr(checkpoint, group).items()
+    }
+    for index, state in checkpoint.optimizer.items():
+        tensors |= {f"optimizer.{index}.{name}": value for name, value in state.items()}
+    settings = {name: getattr(checkpoint, name) for name in _NUMBERS}
+    settings |= {"seconds": seconds, "identity": identity}
+    write(path, Stored("checkpoint", settings, tensors | history_tensors(history)))
+
+
+def read_checkpoint(
+    path: str, identity: dict[str, Any], state: State
+) -> tuple[Checkpoint, list[dict[str, Any]], float]:
+    """The checkpoint, its history and its seconds; ValueError unless it is of the same fit.
+
+    ``identity`` is that of the fit to continue and ``state`` its model's, for shapes and devices.
+    """
+    try:
+        stored = read(path)
+    except ValueError as error:
+        raise ValueError(f"{error} If it is a checkpoint, delete it to start over.") from error
+    if stored.kind != "checkpoint":
+        raise ValueError(f"{path} holds a {stored.kind}, not a checkpoint; name another file to resume from.")
+    groups: dict[str, State] = {group: {} for group in (*_WEIGHTS, "optimizer")}
+    for name, value in stored.tensors.items():
+        group, _, rest = name.partition(".")
+        groups.setdefault(group, {})[rest] = value
+    past = stored.settings
+    _check_same(path, identity, past.get("identity"), _kinds(state) == _kinds(groups["model"]))
+    try:
+        checkpoint, history = _assemble(groups, past, state), tensors_history(stored.tensors)
+        if checkpoint.epoch != len(history):
+            raise ValueError(f"epoch {checkpoint.epoch} with {len(history)} records")
+        return checkpoint, history, float(past["seconds"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is damaged ({error!r}); delete it to start over.") from error
+
+
+def _assemble(groups: dict[str, State], past: dict[str, Any], state: State) -> Checkpoint:
+    optimizer: dict[int, State] = {}
+    for name, value in groups["optimizer"].items():
+        index, _, key = name.partition(".")
+        optimizer.setdefault(int(index), {})[key] = value
+    weights: dict[str, Any] = {
+        group: {name: value.to(state[name].device) for name, value in groups[group].items()}
+        for group in _WEIGHTS
+    }
+    numbers: dict[str, Any] = {name: past[name] for name in _NUMBERS}
+    for name in ("epoch", "n_averaged", "n_failed"):
+        check_count(numbers[name], name, 0)
+    return Checkpoint(optimizer=optimizer, **weights, **numbers)
+
+
+def history_tensors(history: list[dict[str, Any]]) -> State:
+    """The records of epochs as a tensor for each number in them; what others added is left out.
+
+    >>> list(history_tensors([{"epoch": 1, "loss": 0.5, "rate": 0.1, "seconds": 0.01}]))
+    ['history.epoch', 'history.loss', 'history.rate', 'history.seconds']
+    """
+    return {
+        f"history.{name}": torch.tensor([e.get(name, math.nan) for e in history], dtype=torch.float64)
+        for name in _RECORD
+        if any(name in entry for entry in history)
+    }
+
+
+def tensors_history(tensors: State) -> list[dict[str, Any]]:
+    """The records that ``history_tensors`` took apart; ValueError unless they are some."""
+    found = {name: tensors[f"history.{name}"] for name in _RECORD if f"history.{name}" in tensors}
+    epochs = found.get("epoch", torch.empty(0, dtype=torch.float64))
+    for name, column in found.items():
+        if column.dtype != torch.float64 or column.shape != (len(epochs),) or bool(column.isinf().any()):
+            raise ValueError(
+                f"history.{name} is {column.dtype} {tuple(column.shape)}, not a number an epoch."
+            )
+    if epochs.tolist() != list(range(1, len(epochs) + 1)) or (
+        len(epochs) and bool(found["loss"].isnan().any())
+    ):
+        raise ValueError("the history has no loss for each epoch.")
+    columns = {name: column.tolist() for name, column in found.items()}
+    return [
+        {
+            name: int(values[i]) if name in ("epoch", "skipped") else values[i]
+            for name, values in columns.items()
+            if not math.isnan(values[i])
+        }
+        for i in range(len(epochs))
+    ]
+
+
+def identify(model: nn.Module, objective: Objective, x: Tensor, settings: dict[str, Any]) -> dict[str, Any]:
+    """What a checkpoint must share with a fit to be of use to it, as JSON gives it back."""
+    # A printed address (of an activation function, say) differs between processes.
+    printed = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(model))
+    found = {**settings, "data": _digest(x, objective), "model": printed}
+    identity: dict[str, Any] = json.loads(json.dumps(found))
+    return identity
+
+
+def _check_same(path: str, ours: dict[str, Any], theirs: Any, same_shapes: bool) -> None:
+    theirs = theirs if isinstance(theirs, dict) else {}
+    changed = sorted(name for name in ours if ours[name] != theirs.get(name))
+    if not changed and not same_shapes:
+        changed = ["model"]
+    if not changed:
+        return
+    named = [name for name in changed if name not in ("data", "model", "fingerprint")]
+    named += ["settings, data or functions of the estimator"] * ("fingerprint" in changed)
+    named += ["the model"] * ("model" in changed) + ["the data or the loss"] * ("data" in changed)
+    raise ValueError(
+        f"{path} is the checkpoint of another fit: {', '.join(named)} differ. "
+        "Resume with the same ones, or name another checkpoint file."
+    )
+
+
+def _kinds(state: State) -> dict[str, tuple[Any, ...]]:
+    return {name: (value.dtype, *value.shape) for name, value in state.items()}
+
+
+def _digest(x: Tensor, objective: Objective) -> str:
+    """A hash of the rows, the balls and the loss."""
+    digest = hashlib.sha256()
+    hoods, discrepancy = objective.hoods, objective.discrepancy
+    tensors = [x, objective.y, objective.center, objective.scale]
+    if isinstance(hoods, Neighborhoods):
+        tensors += [hoods.indptr, hoods.rows, hoods.weights]
+    for tensor in tensors:
+        if tensor is not None:
+            digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+            digest.update(tensor.detach().cpu().numpy().tobytes())
+        digest.update(b";")
+    # Another's discrepancy may print its address, so only its name is used.
+    loss = repr(discrepancy) if is_dataclass(discrepancy) else type(discrepancy).__qualname__
+    digest.update(f"{loss};{hoods!r}".encode())
+    return digest.hexdigest()

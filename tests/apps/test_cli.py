@@ -1,0 +1,797 @@
+"""The command line on real files: every command agrees with Python, and every error says what to do."""
+
+import ast
+import contextlib
+import csv
+import hashlib
+import json
+import os
+import pty
+import shlex
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import localw2
+from localw2 import LocalW2ODE, LocalW2Regressor, RandomCoefficientRegressor, SolverError
+from localw2.apps.cli import _COMMANDS, app, showing
+from localw2.apps.tables.long import trajectories
+from localw2.apps.tables.tables import read_table, write_table
+from localw2.metrics import crps
+from localw2.training import loop as training
+
+QUICK = "--base none --max-epochs 3 --width 8"
+
+
+def run(command, code=0, stdin=None, env=None):
+    """Run ``localw2 COMMAND`` in this process."""
+    words = shlex.split(command) if isinstance(command, str) else list(map(str, command))
+    result = CliRunner().invoke(app, words, input=stdin, env=env, prog_name="localw2")
+    assert result.exit_code == code, (result.exit_code, result.stdout, result.stderr, result.exception)
+    assert "Traceback" not in result.stderr
+    return result
+
+
+def failing(command, code=1):
+    """The message of a command that fails: one paragraph on standard error."""
+    result = run(command, code)
+    message = result.stderr
+    if code == 1:
+        message = message[message.index("error:") :]
+        assert "\n" not in message.strip()
+    return message
+
+
+def found(command, **options):
+    """The one JSON object on standard output."""
+    result = run(f"{command} --json", **options)
+    assert result.stdout.count("\n") == 1
+    return json.loads(result.stdout)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with a table of a European spreadsheet, a model of it, and the rows held out."""
+    path = tmp_path_factory.mktemp("cli")
+    before = Path.cwd()
+    os.chdir(path)
+    rng = np.random.default_rng(0)
+    age, water = rng.uniform(size=(2, 150))
+    strength = 1 + 2 * age + 0.5 * water * rng.normal(size=150)
+    with open("data.csv", "w", newline="", encoding="utf-8-sig") as file:
+        writer = csv.writer(file, delimiter=";", lineterminator="\r\n")
+        writer.writerow(["age", "day", "water", "strength"])
+        for i, row in enumerate(zip(age, water, strength, strict=True)):
+            a, w, s = (repr(float(value)).replace(".", ",") for value in row)
+            writer.writerow([a, f"2024-01-{i % 28 + 1:02d}", "NA" if i == 4 else w, s])
+    run(
+        "fit data.csv --target strength --drop-missing --base ridge --max-epochs 8 --hold-out 0.3 --out m.lw2"
+    )
+    yield path
+    os.chdir(before)
+
+
+@pytest.fixture(scope="module")
+def held(folder):
+    """The model, and X, y of the rows held out, as Python has them."""
+    table = read_table(folder / "m.lw2.held-out.csv")
+    return localw2.load(folder / "m.lw2"), table.numbers(["age", "water"]), table.numbers(["strength"])[:, 0]
+
+
+# --- fit ------------------------------------------------------------------------------------------------
+
+
+def test_fit_is_the_fit_of_python(folder, held):
+    model, X, y = held
+    table = read_table("data.csv")
+    table = table.rows(table.complete(["water"]))
+    names = ["age", "water", "strength"]
+    seen = {tuple(row) for row in np.column_stack([X, y])}
+    rest = np.array([row for row in table.numbers(names) if tuple(row) not in seen])
+    assert len(seen) == 45
+    assert len(rest) == 149 - 45
+    again = LocalW2Regressor(base=model.base, max_epochs=8, random_state=0).fit(rest[:, :2], rest[:, 2])
+    np.testing.assert_array_equal(again.predict(X), model.predict(X))
+    assert not Path("m.lw2.checkpoint").exists()
+    assert model.checkpoint is None
+
+
+def test_every_fit_writes_its_settings(folder):
+    content = tomllib.loads(Path("m.lw2.settings.toml").read_text())
+    record = content["record"]
+    assert record["data"] == "data.csv"
+    assert record["sha256"] == hashlib.sha256(Path("data.csv").read_bytes()).hexdigest()
+    assert record["rows"] == 104
+    assert record["features"] == ["age", "water"]
+    assert record["target"] == ["strength"]
+    assert "2024-01-01" in record["left_out"]["day"]
+    assert record["versions"]["localw2"] == localw2.__version__
+    assert {"torch", "numpy", "python"} <= set(record["versions"])
+    assert content["fit"]["max-epochs"] == 8
+    # Those that were not given are there too.
+    assert content["fit"]["learning-rate"] == LocalW2Regressor().learning_rate
+    assert content["fit"]["seed"] == 0
+
+
+def test_the_settings_written_make_the_same_model(folder, held):
+    model, X, _ = held
+    result = found("fit --config m.lw2.settings.toml --out again.lw2")
+    assert result["held_out"] == 45
+    assert result["epochs"] == 8
+    np.testing.assert_array_equal(localw2.load("again.lw2").predict(X), model.predict(X))
+
+
+def test_flags_win_over_the_file(folder, tmp_path):
+    settings = tmp_path / "s.toml"
+    settings.write_text(
+        'target = "strength"\nfeatures = ["water", "age"]\n[fit]\nmax_epochs = 9\nwidth = 8\nbase = "none"\n'
+        "drop-missing = true\n[predict]\ninterval = 0.5\n[record]\nanything = 1\n"
+    )
+    result = found(f"fit data.csv --config {settings} --max-epochs 2 --out {tmp_path / 'a'}")
+    assert result["epochs"] == 2
+    assert result["features"] == ["water", "age"]
+    assert localw2.load(tmp_path / "a").width == 8
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("max-epoch = 3", "'max-epoch', which is no setting of fit. Did you mean max-epochs or max-rows?"),
+        ("[fit]\nquantile = 1", "'quantile', which is no setting of fit. Known are base, calibrate,"),
+        ("[fitt]\nseed = 1", "a table [fitt], which is no command. Did you mean fit"),
+        ("seed = ", "is no valid TOML"),
+    ],
+)
+def test_settings_that_mean_nothing_are_told_of(content, message, folder, tmp_path):
+    settings = tmp_path / "s.toml"
+    settings.write_text(content)
+    assert message in failing(f"fit data.csv --target strength --out {tmp_path / 'a'} --config {settings}")
+    assert "cannot be read" in failing(f"fit data.csv --target y --out a --config {tmp_path / 'none'}")
+
+
+def test_wrong_values_in_a_settings_file_are_wrong_usage(folder, tmp_path):
+    settings = tmp_path / "s.toml"
+    settings.write_text('max-epochs = "many"')
+    assert "--max-epochs" in failing(f"fit data.csv --target strength --out a --config {settings}", code=2)
+
+
+def test_several_targets_and_names_with_commas(tmp_path, folder):
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(60, 3))
+    data = tmp_path / "t.csv"
+    with open(data, "w", newline="") as file:
+        csv.writer(file).writerows([["x", "force (N, wet)", "b"], *rows.tolist()])
+    one, two = tmp_path / "one", tmp_path / "two"
+    run(["fit", data, "--target", "force (N, wet)", "--out", one, *QUICK.split()])
+    assert found(f"info {one}")["targets"] == ["force (N, wet)"]
+    run(["fit", data, "--target", '"force (N, wet)",b', "--features", "x", "--out", two, *QUICK.split()])
+    settings = tmp_path / "s.toml"
+    settings.write_text('target = ["force (N, wet)", "b"]\nfeatures = ["x"]\n')
+    run(["fit", data, "--config", settings, "--out", tmp_path / "three", *QUICK.split()])
+    assert found(f"info {tmp_path / 'three'}")["targets"] == ["force (N, wet)", "b"]
+    run(["predict", two, data, "--quantiles", ".1,.9", "--out", tmp_path / "p.csv"])
+    written = read_table(tmp_path / "p.csv")
+    model = localw2.load(two)
+    np.testing.assert_array_equal(
+        written.columns["b_q0.9"], model.predict_quantiles(rows[:, :1], [0.9])[0, :, 1]
+    )
+    assert list(written.names[1:5]) == [f"force (N, wet)_{part}" for part in ("mean", "std", "q0.1", "q0.9")]
+    run(["sample", two, data, "-n", 2, "--out", tmp_path / "s.csv"])
+    drawn = read_table(tmp_path / "s.csv").numbers(["force (N, wet)", "b"])
+    expected = model.sample(rows[:, :1], 2, random_state=0)
+    np.testing.assert_array_equal(drawn, expected.transpose(1, 0, 2).reshape(-1, 2))
+    scores = found(f"evaluate {two} {data}")["targets"]
+    assert list(scores) == ["force (N, wet)", "b"]
+
+
+def test_some_of_the_rows_are_taken_at_random(folder, tmp_path):
+    command = f"fit data.csv --target strength --drop-missing {QUICK} --out {tmp_path / 'm'}"
+    few = found(f"{command} --max-rows 40 --hold-out 0.25")
+    assert (few["rows"], few["held_out"]) == (30, 10)
+    assert found(f"{command} --max-rows 149")["rows"] == 149
+    again = found(f"{command} --max-rows 40 --hold-out 0.25")
+    assert again["loss"] == few["loss"]
+
+
+def test_fit_from_standard_input_and_parquet(folder, tmp_path):
+    table = read_table("m.lw2.held-out.csv")
+    write_table(tmp_path / "t.parquet", table.columns)
+    losses = set()
+    for name, source, stdin in (
+        ("t.parquet", tmp_path / "t.parquet", None),
+        ("standard input", "-", Path("m.lw2.held-out.csv").read_bytes()),
+        ("standard input", "-", (tmp_path / "t.parquet").read_bytes()),
+    ):
+        result = found(f"fit {source} --target strength {QUICK} --out {tmp_path / 'm'}", stdin=stdin)
+        assert result["data"] == name
+        losses.add(result["loss"])
+    assert len(losses) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--delta nearest:7 --norm standardised --base none", "Nearest(k=7)"),
+        ("--delta 0.25 --norm euclidean --base none", "0.25"),
+        ("--delta inf --base boosting", "inf"),
+    ],
+)
+def test_balls_norm_and_base_reach_the_estimator(words, expected, folder, tmp_path):
+    command = (
+        f"fit data.csv --target strength --exclude day --drop-missing --max-epochs 2 --out {tmp_path / 'a'}"
+    )
+    result = found(f"{command} {words}")
+    assert result["delta"] == expected
+    assert found(f"info {tmp_path / 'a'}")["delta"] == (
+        float(expected) if expected == "0.25" else None if expected == "inf" else expected
+    )
+
+
+# --- predict, sample, evaluate, test, info ---------------------------------------------------------------
+
+
+def test_predict_writes_what_python_predicts(folder, held, tmp_path):
+    model, X, _ = held
+    mean, std = model.predict(X, return_std=True)
+    lower, upper = model.predict_interval(X, 0.8)
+    low, high = model.predict_quantiles(X, [0.05, 0.5])
+    expected = {
+        "row": np.arange(1, 46),
+        "strength_mean": mean,
+        "strength_std": std,
+        "strength_q0.05": low,
+        "strength_q0.5": high,
+        "strength_lower_0.8": lower,
+        "strength_upper_0.8": upper,
+    }
+    command = "predict m.lw2 m.lw2.held-out.csv --quantiles .05,.5 --interval .8"
+    for name in ("p.csv", "p.tsv", "p.parquet"):
+        run(f"{command} --out {tmp_path / name}")
+        table = read_table(tmp_path / name)
+        assert table.names == tuple(expected)
+        for column, values in expected.items():
+            np.testing.assert_array_equal(table.columns[column], values)
+    printed = run(command).stdout
+    assert printed == (tmp_path / "p.csv").read_text()
+    run(f"{command} --out {tmp_path / 'p.json'}")
+    assert json.loads((tmp_path / "p.json").read_text())["strength_std"] == std.tolist()
+    assert found(command)["columns"]["strength_mean"] == mean.tolist()
+    piped = run(command.replace("m.lw2.held-out.csv", "-"), stdin=Path("m.lw2.held-out.csv").read_bytes())
+    assert piped.stdout == printed
+
+
+def test_every_run_writes_its_settings_beside_its_result(folder, tmp_path):
+    """And that file makes the result again."""
+    for command, name in (
+        ("predict m.lw2 m.lw2.held-out.csv --quantiles .05,.5", "p.csv"),
+        ("sample m.lw2 m.lw2.held-out.csv -n 2 --seed 4", "s.csv"),
+        ("report m.lw2 m.lw2.held-out.csv", "r.html"),
+    ):
+        result = found(f"{command} --out {tmp_path / name}")
+        before = (tmp_path / name).read_bytes()
+        content = tomllib.loads(Path(result["settings"]).read_text())
+        word = command.split()[0]
+        assert content[word]["data"] == "m.lw2.held-out.csv"
+        assert (
+            content["record"]["sha256"] == hashlib.sha256(Path("m.lw2.held-out.csv").read_bytes()).hexdigest()
+        )
+        assert content["record"]["versions"]["localw2"] == localw2.__version__
+        (tmp_path / name).unlink()
+        run(f"{word} --config {result['settings']}")
+        assert (tmp_path / name).read_bytes() == before
+    assert found("sample m.lw2 m.lw2.held-out.csv -n 1")["settings"]["seed"] == 0
+    assert found("evaluate m.lw2 m.lw2.held-out.csv --draws 50")["settings"]["draws"] == 50
+
+
+def test_rows_left_out_keep_their_numbers(folder):
+    result = run("predict m.lw2 data.csv --drop-missing --keep day --json")
+    assert "1 of 150 rows" in result.stderr
+    columns = json.loads(result.stdout)["columns"]
+    assert columns["row"][:6] == [1, 2, 3, 4, 6, 7]
+    assert columns["day"][4] == "2024-01-06"
+    assert list(columns)[2:] == ["strength_mean", "strength_std", "strength_lower_0.9", "strength_upper_0.9"]
+
+
+def test_sample_writes_what_python_draws(folder, held, tmp_path):
+    model, X, _ = held
+    run(f"sample m.lw2 m.lw2.held-out.csv -n 3 --seed 5 --out {tmp_path / 's.csv'}")
+    table = read_table(tmp_path / "s.csv")
+    assert table.names == ("row", "draw", "strength")
+    np.testing.assert_array_equal(table.columns["strength"], model.sample(X, 3, random_state=5).T.ravel())
+    assert table.columns["row"][:4].tolist() == [1, 1, 1, 2]
+    assert table.columns["draw"][:4].tolist() == [1, 2, 3, 1]
+
+
+def test_evaluate_agrees_with_the_definitions(folder, held):
+    model, X, y = held
+    result = found("evaluate m.lw2 m.lw2.held-out.csv --draws 400")
+    score = result["targets"]["strength"]
+    mean = model.predict(X)
+    assert score["rmse"] == pytest.approx(np.sqrt(np.mean((y - mean) ** 2)))
+    assert score["mae"] == pytest.approx(np.mean(np.abs(y - mean)))
+    assert score["r2"] == pytest.approx(model.score(X, y))
+    lower, upper = model.predict_interval(X, 0.9)
+    assert score["coverage"] == np.mean((lower <= y) & (y <= upper))
+    assert score["width"] == pytest.approx(np.mean(upper - lower))
+    # Both are estimates from draws; they differ by their noise alone.
+    assert score["crps"] == pytest.approx(crps(y, model.sample(X, 400, random_state=1)).mean(), rel=0.1)
+    assert sum(score["pit"]) == pytest.approx(1)
+    text = run("evaluate m.lw2 m.lw2.held-out.csv").stdout
+    assert "CRPS" in text
+    assert f"{100 * score['coverage']:.1f} %" in text
+    assert (
+        found("info m.lw2")["record"]["record"]["held_out_scores"]["targets"]["strength"]["rmse"]
+        == score["rmse"]
+    )
+
+
+def test_rows_of_the_fit_are_told_of(folder):
+    result = run("evaluate m.lw2 data.csv --drop-missing")
+    assert "warning: 104 of these 149 rows are equal to rows that were trained on" in result.stderr
+
+
+def test_the_test_rejects_what_is_wrong_and_says_so_by_its_exit_code(folder, held, tmp_path):
+    model, X, _ = held
+    drawn = model.sample(X, 1, random_state=3)[0]
+    for name, y in (("right.csv", drawn), ("wrong.csv", drawn + 1)):
+        with open(tmp_path / name, "w", newline="") as file:
+            csv.writer(file).writerows([["age", "water", "strength"], *np.column_stack([X, y]).tolist()])
+    right = found(f"test m.lw2 {tmp_path / 'right.csv'} --permutations 99 --fail-on-reject")
+    assert right["pvalue"] > 0.05
+    wrong = found(f"test m.lw2 {tmp_path / 'wrong.csv'} --permutations 99 --delta nearest:20")
+    assert wrong["pvalue"] == 0.01
+    assert wrong["reject"]
+    assert set(wrong["balls"]["size"]) == {20}
+    summary = run(f"test m.lw2 {tmp_path / 'wrong.csv'} --permutations 99 --fail-on-reject", code=1).stdout
+    assert "differs from the data's" in summary
+
+
+def test_info_for_people(folder):
+    text = run("info m.lw2").stdout
+    for word in ("LocalW2Regressor", "age, water", "strength", "all epochs done", "data.csv"):
+        assert word in text
+
+
+def test_models_of_python(folder, tmp_path):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.read_csv("m.lw2.held-out.csv")
+    named = RandomCoefficientRegressor(method="ml").fit(frame[["water", "age"]], frame["strength"])
+    named.save(tmp_path / "named")
+    plain = RandomCoefficientRegressor(method="ml").fit(frame[["water", "age"]].to_numpy(), frame["strength"])
+    plain.save(tmp_path / "plain")
+    values = found(f"predict {tmp_path / 'named'} m.lw2.held-out.csv")["columns"]
+    # Another order of the bytes in memory rounds otherwise.
+    expected = plain.predict(frame[["water", "age"]].to_numpy())
+    np.testing.assert_allclose(values["y_mean"], expected, rtol=1e-12)
+    message = failing(f"predict {tmp_path / 'plain'} m.lw2.held-out.csv")
+    assert "was fitted without names of its features" in message
+    assert "--features with 2 name(s)" in message
+    said = found(f"predict {tmp_path / 'plain'} m.lw2.held-out.csv --features water,age")["columns"]
+    assert said == values
+    assert "--target with 1" in failing(f"evaluate {tmp_path / 'named'} m.lw2.held-out.csv")
+    assert found(f"evaluate {tmp_path / 'named'} m.lw2.held-out.csv --target strength")["rows"] == 45
+    assert found(f"test {tmp_path / 'named'} m.lw2.held-out.csv --target strength --permutations 19")[
+        "pvalue"
+    ]
+    assert found(f"info {tmp_path / 'plain'}")["kind"] == "RandomCoefficientRegressor"
+
+
+# --- report, explore, reproduce, demo --------------------------------------------------------------------
+
+
+def test_report(folder, tmp_path):
+    run(f"report m.lw2 m.lw2.held-out.csv --out {tmp_path / 'r.html'}")
+    page = (tmp_path / "r.html").read_text()
+    assert "strength" in page
+    assert "m.lw2.held-out.csv" in page
+    assert run("report m.lw2 m.lw2.held-out.csv --out -").stdout == page
+    failing("report m.lw2 m.lw2.held-out.csv --out - --json", code=2)
+
+
+def test_explore_serves_the_model_and_its_rows(folder, held, monkeypatch):
+    calls = []
+
+    def serve_file(path, load, tell, **options):
+        calls.append((path, load(), options))
+        tell("http://here/")
+
+    fake = types.ModuleType("localw2.apps.explorer")
+    fake.serve_file = serve_file
+    monkeypatch.setitem(sys.modules, "localw2.apps.explorer", fake)
+    command = "explore m.lw2 --data m.lw2.held-out.csv --port 0 --token secret --no-browser"
+    assert "Explorer: http://here/" in run(command).stdout
+    path, shown, options = calls[0]
+    assert path == "m.lw2"
+    np.testing.assert_array_equal(shown["X"], held[1])
+    np.testing.assert_array_equal(shown["y"], held[2])
+    np.testing.assert_array_equal(shown["model"].predict(held[1]), held[0].predict(held[1]))
+    assert (shown["feature_names"], shown["target_names"]) == (["age", "water"], ["strength"])
+    expected = {"wait": False, "host": "127.0.0.1", "port": 0, "token": "secret", "open_browser": False}
+    assert options == expected | {"history": "m.lw2.history.jsonl"}
+    assert found(command)["url"] == "http://here/"
+    run(command.replace("m.lw2.held-out.csv", "-"), stdin=Path("m.lw2.held-out.csv").read_bytes())
+    np.testing.assert_array_equal(calls[-1][1]["X"], held[1])
+    assert "--watch reads DATA when" in failing("explore m.lw2 --data - --watch", code=2)
+
+
+def test_reproduce_runs_the_script_of_a_checkout(tmp_path, monkeypatch, folder):
+    monkeypatch.setattr(
+        showing, "__file__", str(tmp_path / "site-packages" / "localw2" / "cli" / "showing.py")
+    )
+    monkeypatch.chdir(tmp_path)
+    message = failing("reproduce linear --quick")
+    assert "paper/linear.py is not here" in message
+    assert "pip install -e" in message
+    (tmp_path / "paper").mkdir()
+    (tmp_path / "paper" / "records.py").touch()
+    script = (
+        "import sys, pathlib\n"
+        "print('words for people')\n"
+        "pathlib.Path('args').write_text(' '.join(sys.argv[1:]))\n"
+        "folder = pathlib.Path('there/results')\n"
+        "folder.mkdir(parents=True, exist_ok=True)\n"
+        "(folder / 'linear.json').write_text('{}')\n"
+        "sys.exit(int('3' in sys.argv))"
+    )
+    (tmp_path / "paper" / "linear.py").write_text(script)
+    (tmp_path / "there" / "results").mkdir(parents=True)
+    (tmp_path / "there" / "results" / "older.json").touch()
+    run("reproduce linear --quick --jobs 1")
+    assert Path("args").read_text() == "--quick --jobs 1"
+    assert "ended with exit code 1" in failing("reproduce linear --repeats 3")
+    assert "Did you mean linear?" in failing("reproduce linea", code=2)
+    # In a process of its own, as the script writes past this one's streams.
+    command = [sys.executable, "-m", "localw2.apps.cli", "reproduce", "linear", "--out", "there", "--json"]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(result.stdout) == {
+        "experiment": "linear",
+        "folder": "there",
+        "files": ["there/results/linear.json"],
+    }
+    assert result.stderr == "words for people\n"
+
+
+def test_demo(tmp_path, folder):
+    out = tmp_path / "d"
+    result = run(["demo", "--rows", "60", "--max-epochs", "3", "--out", out])
+    assert "true mean" in result.stdout
+    steps = [line.strip() for line in result.stdout.splitlines() if line.startswith("  localw2 ")]
+    assert len(steps) == 3
+    run(steps[0].removeprefix("localw2 "))
+    assert read_table(out / "data.csv").n_rows == 60
+    assert tomllib.loads((out / "model.localw2.settings.toml").read_text())["demo"]["rows"] == 60
+
+
+# --- ode --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def paths(folder):
+    """Decays with gaps, in a long table whose lines are shuffled."""
+    rng = np.random.default_rng(0)
+    t, k = np.linspace(0, 2, 6), rng.normal(1.0, 0.2, 20)
+    Y = np.stack([np.exp(-k[:, None] * t), 1 + k[:, None] * t], -1)
+    gone = rng.uniform(size=(20, 6)) < 0.1
+    gone[:, 0] = False
+    Y[gone] = np.nan
+    Y[3, 4, 1] = np.nan
+    rows = [[f"p{i:02d}", t[j], *Y[i, j]] for i in range(20) for j in range(6) if not gone[i, j]]
+    rng.shuffle(rows)
+    with open("paths.csv", "w", newline="") as file:
+        csv.writer(file).writerows([["who", "t", "a", "b"], *rows])
+    return Y, t
+
+
+def test_a_long_table_is_put_in_order(paths):
+    Y, t = paths
+    values, times = trajectories(read_table("paths.csv"), "who", "t", ["a", "b"])
+    np.testing.assert_array_equal(values, Y)
+    np.testing.assert_array_equal(times, t)
+
+
+def test_times_of_ones_own_make_lists(tmp_path, folder):
+    rng = np.random.default_rng(0)
+    lengths = [3, 5, 4]
+    own = [np.sort(rng.uniform(size=n)) for n in lengths]
+    with open(tmp_path / "p.csv", "w", newline="") as file:
+        rows = [[i, time, i + time] for i, times in enumerate(own) for time in times[::-1]]
+        csv.writer(file).writerows([["who", "t", "a"], *rows])
+    values, times = trajectories(read_table(tmp_path / "p.csv"), "who", "t", ["a"])
+    for i in range(3):
+        np.testing.assert_array_equal(times[i], own[i])
+        np.testing.assert_array_equal(values[i], i + own[i][:, None])
+
+
+def test_ode_commands_agree_with_python(paths, tmp_path):
+    Y, t = paths
+    out = tmp_path / "o.lw2"
+    result = found(f"ode fit paths.csv --id who --time t --states a,b --max-epochs 2 --width 8 --out {out}")
+    assert result["trajectories"] == 20
+    model = LocalW2ODE(max_epochs=2, width=8, random_state=0).fit(Y, t)
+    run(f"ode sample {out} --initial 1,1 --times 0:3:4 -n 5 --seed 2 --out {tmp_path / 's.csv'}")
+    table = read_table(tmp_path / "s.csv")
+    expected = model.sample([1.0, 1.0], np.linspace(0, 3, 4), 5, random_state=2)
+    np.testing.assert_array_equal(table.numbers(["a", "b"]), expected.reshape(-1, 2))
+    assert table.columns["t"][:5].tolist() == [0, 1, 2, 3, 0]
+    settings = tomllib.loads(Path(f"{out}.settings.toml").read_text())
+    assert settings["ode"]["fit"]["id"] == "who"
+    assert settings["ode"]["fit"]["learning-rate"] == 0.005
+    again = found(f"ode fit --config {out}.settings.toml --out {tmp_path / 'again'}")
+    assert again["loss"] == result["loss"]
+    assert "LocalW2ODE" in run(f"info {out}").stdout
+    report = found(f"report {out} paths.csv --out {tmp_path / 'r.html'}")
+    assert report["trajectories"] == 20
+    page = (tmp_path / "r.html").read_text()
+    assert "Trajectories of a, b" in page
+    assert "<td>learning-rate</td><td>0.005</td>" in page
+    LocalW2ODE(max_epochs=2, width=8).fit(Y, t).save(tmp_path / "python")
+    assert "--id with 1 name(s)" in failing(f"report {tmp_path / 'python'} paths.csv")
+    named = (
+        f"report {tmp_path / 'python'} paths.csv --id who --time t --target a,b --out {tmp_path / 'p.html'}"
+    )
+    assert found(named)["trajectories"] == 20
+    assert "gives 1 number(s)" in failing(f"ode sample {out} --initial 1 --times 0,1")
+    assert "no list of numbers" in failing(f"ode sample {out} --initial 1,x --times 0,1", code=2)
+    assert "START:STOP:COUNT" in failing(f"ode sample {out} --initial 1,1 --times 0:1", code=2)
+    assert "Use `localw2 ode sample`" in failing(f"predict {out} paths.csv")
+
+
+def test_two_states_at_one_time_are_told_of(tmp_path, folder):
+    (tmp_path / "p.csv").write_text("who,t,a\n1,0,1\n2,0,1\n1,1,2\n1,0,3\n")
+    message = failing(f"ode fit {tmp_path / 'p.csv'} --id who --time t --states a --out {tmp_path / 'o'}")
+    assert "line 5 of p.csv is the second with who = 1.0 and t = 0" in message
+
+
+# --- errors -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("fit data.csv --target strenght --out x", "has no column 'strenght'. Did you mean 'strength'?"),
+        ("fit data.csv --target strength --features agee --out x", "Did you mean 'age'?"),
+        ("fit data.csv --target strength --features age,day --out x", "'2024-01-01' on line 2 is no number"),
+        ("fit data.csv --target strength --features strength --out x", "it cannot explain itself"),
+        ("fit data.csv --target strength --out x", "1 of 150 rows of data.csv have missing values in water"),
+        ("fit data.csv --target strength --exclude age,water --out x", "no column of numbers left"),
+        ("fit data.csv --target strength --features age --hold-out 0.001 --out x", "it takes 2, better 100"),
+        ("fit data.csv --target strength --out no/x", "its folder does not exist"),
+        ("fit data.csv --target strength --features age --learning-rate -1 --out x", "learning_rate=-1"),
+        (
+            "fit date.csv --target strength --out x",
+            "date.csv: no such file or directory. Did you mean data.csv",
+        ),
+        ("predict m.lw data.csv", "m.lw does not exist"),
+        ("predict data.csv data.csv", "data.csv is not a localw2 model file"),
+        ("predict m.lw2 paths.csv", "paths.csv has no column 'age'"),
+        ("predict m.lw2 data.csv --drop-missing --out p.xls", "'p.xls' says no format"),
+        ("predict m.lw2 data.csv --drop-missing --out no/p.csv", "'no/p.csv': its folder does not exist"),
+        ("report m.lw2 data.csv --drop-missing --out no/r.html", "--out='no/r.html': its folder does not"),
+        ("predict m.lw2 data.csv --drop-missing --interval 1.5", "coverage=1.5 must be a probability"),
+        ("predict m.lw2 data.csv --features age", "--features names 1 column(s), but m.lw2 has 2 features"),
+        ("sample m.lw2 data.csv --drop-missing --keep dya", "Did you mean 'day'?"),
+    ],
+)
+def test_errors_are_one_paragraph_and_code_1(command, message, folder, paths):
+    assert message in failing(command)
+    assert message in json.loads(run(f"{command} --json", code=1).stdout)["error"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "fit data.csv --out x",
+        "fit data.csv --target strength --base nothing --out x",
+        "fit data.csv --target strength --delta wide --out x",
+        "fit data.csv --target strength --features age --exclude water --out x",
+        "fit data.csv --target , --out x",
+        "predict m.lw2 data.csv --quantiles low",
+        "sample m.lw2 data.csv -n 0",
+        "nothing",
+    ],
+)
+def test_wrong_usage_is_code_2(command, folder):
+    failing(command, code=2)
+
+
+def test_wrong_usage_that_a_command_finds_is_told_to_machines_too(folder):
+    result = run("fit data.csv --target strength --delta wide --out x --json", code=2)
+    assert "neither auto, a radius nor nearest:K" in json.loads(result.stdout)["error"]
+
+
+def test_a_column_of_numbers_gone_wrong_is_not_left_out_silently(tmp_path, folder):
+    (tmp_path / "t.csv").write_text(
+        "x,z,y\n" + "".join(f"{i},{i % 7},{i % 5}\n" for i in range(40)) + "5,b?,1\n"
+    )
+    assert "'b?' on line 42 is no number" in failing(
+        f"fit {tmp_path / 't.csv'} --target y --out {tmp_path / 'm'}"
+    )
+
+
+def test_unforeseen_errors_are_called_a_fault_of_ours(folder, monkeypatch):
+    def broken(*_, **__):
+        raise KeyError("lost")
+
+    monkeypatch.setattr(LocalW2Regressor, "predict", broken)
+    message = failing("predict m.lw2 m.lw2.held-out.csv")
+    assert "KeyError: 'lost'" in message
+    assert "a fault of localw2" in message
+    monkeypatch.setattr(
+        LocalW2Regressor, "predict", lambda *_, **__: (_ for _ in ()).throw(SolverError("too stiff"))
+    )
+    assert failing("predict m.lw2 m.lw2.held-out.csv").strip() == "error: too stiff"
+
+
+# --- Ctrl-C -----------------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_keeps_the_checkpoint_and_the_same_command_goes_on(folder, tmp_path, monkeypatch):
+    words = "fit data.csv --target strength --drop-missing --base none --width 8 --max-epochs 12 --out "
+    whole = found(words + str(tmp_path / "whole"))
+    step = training._Run.step
+
+    def interrupted(self):
+        if self.epoch == 5:
+            raise KeyboardInterrupt
+        return step(self)
+
+    monkeypatch.setattr(training._Run, "step", interrupted)
+    monkeypatch.setattr(sys, "argv", ["localw2", *shlex.split(words), "part.lw2"])
+    result = run(words + str(tmp_path / "part"), code=130)
+    assert "interrupted after epoch 5" in result.stderr
+    assert f"localw2 {words}part.lw2" in result.stderr
+    assert result.stdout == ""
+    told = json.loads(run(f"{words}{tmp_path / 'other'} --json", code=130).stdout)
+    assert told["error"] == "interrupted after epoch 5"
+    assert told["checkpoint"] == str(tmp_path / "other.checkpoint")
+    assert told["resume"] == f"localw2 {words}part.lw2"
+    assert (tmp_path / "part.checkpoint").exists()
+    assert len((tmp_path / "part.history.jsonl").read_text().splitlines()) == 5
+    assert not (tmp_path / "part").exists()
+    monkeypatch.setattr(training._Run, "step", step)
+    # Other settings do not go on from it, but may begin anew.
+    assert "checkpoint" in failing(f"{words}{tmp_path / 'part'} --seed 1")
+    again = run(f"{words}{tmp_path / 'part'} --json")
+    assert "going on from" in again.stderr
+    assert json.loads(again.stdout)["loss"] == whole["loss"]
+    assert not (tmp_path / "part.checkpoint").exists()
+    assert not (tmp_path / "part.history.jsonl").exists()
+    (tmp_path / "part.checkpoint").write_text("nonsense")
+    assert found(f"{words}{tmp_path / 'part'} --restart")["loss"] == whole["loss"]
+
+
+def test_ctrl_c_before_the_fit(folder, monkeypatch):
+    def impatient(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LocalW2Regressor, "predict", impatient)
+    assert run("predict m.lw2 m.lw2.held-out.csv", code=130).stderr == "stopped.\n"
+
+
+@pytest.mark.slow
+def test_a_real_interrupt_of_a_real_process(folder, tmp_path):
+    out = tmp_path / "m"
+    words = (
+        f"fit data.csv --target strength --drop-missing --base none --width 8 --max-epochs 4000 --out {out}"
+    )
+    command = [sys.executable, "-m", "localw2.apps.cli", *shlex.split(words)]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell that started the tests in the background has interrupts ignored, which a child inherits.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    while not Path(f"{out}.checkpoint").exists() and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate()
+    assert process.returncode == 130, stderr
+    assert stdout == ""
+    assert "Traceback" not in stderr
+    assert f"localw2 {words}" in stderr
+    assert not out.exists()
+    assert found(words)["epochs"] == 4000
+    whole = found(words.replace(str(out), str(tmp_path / "whole")))
+    X = read_table("m.lw2.held-out.csv").numbers(["age", "water"])
+    assert whole["epochs"] == 4000
+    np.testing.assert_array_equal(localw2.load(out).predict(X), localw2.load(tmp_path / "whole").predict(X))
+
+
+def in_terminal(command, code=0, until=None):
+    """Run ``localw2 COMMAND`` on a terminal of its own; what it shows. ``until`` is when to press Ctrl-C."""
+    ours, theirs = pty.openpty()
+    words = [sys.executable, "-m", "localw2.apps.cli", *shlex.split(command)]
+    process = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
+    os.close(theirs)
+    shown = b""
+    with contextlib.suppress(OSError):  # the terminal is gone with its process
+        while part := os.read(ours, 1 << 16):
+            shown += part
+            if until is not None and until.encode() in shown:
+                process.send_signal(signal.SIGINT)
+                until = None
+    os.close(ours)
+    text = shown.decode()
+    assert process.wait() == code, text
+    assert "Traceback" not in text
+    return text
+
+
+@pytest.mark.slow
+def test_every_command_on_a_real_terminal(folder, paths, tmp_path):
+    fit = f"fit data.csv --target strength --drop-missing --base none --max-epochs 30 --out {tmp_path / 'm'}"
+    assert "30/30" in in_terminal(fit)  # the progress bar
+    assert "strength_mean" in in_terminal(f"predict {tmp_path / 'm'} m.lw2.held-out.csv")
+    assert "strength" in in_terminal(f"sample {tmp_path / 'm'} m.lw2.held-out.csv -n 1")
+    assert "CRPS" in in_terminal(f"evaluate {tmp_path / 'm'} m.lw2.held-out.csv")
+    assert "p = " in in_terminal(f"test {tmp_path / 'm'} m.lw2.held-out.csv --permutations 99")
+    assert "45 rows" in in_terminal(f"report {tmp_path / 'm'} m.lw2.held-out.csv --out {tmp_path / 'r.html'}")
+    assert "LocalW2Regressor" in in_terminal(f"info {tmp_path / 'm'}")
+    assert "true mean" in in_terminal(f"demo --rows 60 --max-epochs 3 --out {tmp_path / 'demo'}")
+    ode = f"ode fit paths.csv --id who --time t --states a,b --max-epochs 2 --width 8 --out {tmp_path / 'o'}"
+    assert "20 trajectories" in in_terminal(ode)
+    assert "draw,t,a,b" in in_terminal(f"ode sample {tmp_path / 'o'} --initial 1,1 --times 0,1 -n 2")
+    assert "is no experiment" in in_terminal("reproduce nothing", code=2)
+    explore = f"explore {tmp_path / 'm'} --data m.lw2.held-out.csv --port 0 --no-browser"
+    assert "Explorer: http://127.0.0.1:" in in_terminal(explore, until="Ctrl-C ends it")
+    longer = fit.replace("30", "9000").replace("/m", "/long")
+    assert "To go on, run the same command again" in in_terminal(longer, code=130, until="9/9000")
+
+
+# --- start ------------------------------------------------------------------------------------------------
+
+
+def test_help_loads_nothing_heavy():
+    """In a process of its own, through the same function as the installed command."""
+    code = (
+        "import sys; sys.argv = ['localw2', 'fit', '--help']\n"
+        "from localw2.apps.cli import main\n"
+        "try:\n    main()\nfinally:\n"
+        "    heavy = {'torch', 'numpy', 'scipy', 'sklearn', 'pyarrow', 'fastapi'} & set(sys.modules)\n"
+        "    print('heavy:', sorted(heavy))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "--target" in result.stdout
+    assert result.stdout.endswith("heavy: []\n")
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["", *sorted(set(_COMMANDS)), "ode", "ode fit", "ode sample"],
+)
+def test_every_command_has_help(command):
+    assert "Usage: localw2" in run(f"{command} --help").stdout
+
+
+def test_version_and_completion():
+    assert run("--version").stdout.strip() == localw2.__version__
+    words = {"_LOCALW2_COMPLETE": "complete_bash", "COMP_WORDS": "localw2 re", "COMP_CWORD": "1"}
+    assert run("", env=words).stdout.split() == ["report", "reproduce"]
+
+
+def test_public_names_are_lazy_and_complete():
+    tree = ast.parse(Path(localw2.__file__).read_text())
+    typed = {
+        alias.name: node.module.removeprefix("localw2.")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("localw2.")
+        for alias in node.names
+    }
+    assert typed == localw2._HOME_OF
+    assert {*typed, "__version__"} == set(localw2.__all__)
+    for name in localw2.__all__:
+        assert getattr(localw2, name) is not None
+    assert set(localw2.__all__) <= set(dir(localw2))
+    assert localw2.metrics.crps is crps
+    with pytest.raises(AttributeError, match="no attribute 'LocalW2Regresor'"):
+        _ = localw2.LocalW2Regresor

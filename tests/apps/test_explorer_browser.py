@@ -1,0 +1,320 @@
+"""The explorer's page in a real browser: what it shows is what Python says, and it asks no other host."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+NEEDED = os.environ.get("LOCALW2_REQUIRE_BROWSER") == "1"
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+PATIENCE = 30_000  # milliseconds, on a machine that is busy
+
+
+if not NEEDED:  # where a browser is demanded, what is missing is an error
+    for name in ("fastapi", "uvicorn", "plotly", "playwright"):
+        pytest.importorskip(name, reason=f"the browser tests need {name}")
+
+import uvicorn  # noqa: E402
+from playwright.sync_api import expect, sync_playwright  # noqa: E402
+from sklearn.linear_model import Ridge  # noqa: E402
+
+from localw2 import LocalW2Regressor, load  # noqa: E402
+from localw2.apps.explorer import create_app  # noqa: E402
+from localw2.apps.explorer.serving import configured, listen  # noqa: E402
+from localw2.apps.tables.tables import write_table  # noqa: E402
+
+if CHROMIUM is None and not NEEDED:
+    pytest.skip("no Chromium is installed: apt-get install chromium", allow_module_level=True)
+expect.set_options(timeout=PATIENCE)
+
+
+def rows(n, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.uniform([-1, 0], [1, 40], size=(n, 2))
+    x[:, 1] = x[:, 1].round()
+    y = 100 * x[:, 0] + (5 + x[:, 1]) * rng.normal(size=n)
+    return x, np.column_stack([y, x[:, 1] + y / 50])
+
+
+@pytest.fixture(scope="module")
+def model():
+    return LocalW2Regressor(base=Ridge(), max_epochs=5, width=10, n_folds=3, random_state=0).fit(*rows(150))
+
+
+@contextmanager
+def serving(app):
+    server = uvicorn.Server(configured(app))
+    with listen("127.0.0.1", 0) as listener:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        while not server.started:
+            assert thread.is_alive(), "the server ended before it began"
+            time.sleep(0.01)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def home(model, tmp_path_factory):
+    history = tmp_path_factory.mktemp("fit") / "history.jsonl"
+    app = create_app(
+        model,
+        *rows(120, seed=1),
+        feature_names=["heat [K]", "days"],
+        target_names=["strength [MPa]", "yield"],
+        history=history,
+    )
+    with serving(app) as url:
+        yield url, history
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def page(browser, home):
+    """A page that has drawn its charts; at the end it must have had no error and asked no other host."""
+    with watched(browser, home[0]) as opened:
+        start(opened, home[0])
+        yield opened
+
+
+@contextmanager
+def watched(browser, url, **settings):
+    context = browser.new_context(viewport={"width": 1200, "height": 900}, **settings)
+    context.set_default_timeout(PATIENCE)
+    opened = context.new_page()
+    errors, asked = [], []
+    opened.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    opened.on("pageerror", lambda error: errors.append(str(error)))
+    opened.on("request", lambda request: asked.append(request.url))
+    yield opened
+    context.close()
+    assert errors == []
+    assert asked
+    assert [each for each in asked if not each.startswith((url + "/", "data:"))] == []
+
+
+def start(opened, url):
+    opened.goto(url)
+    opened.wait_for_selector("#density .main-svg")
+    opened.wait_for_selector("#bands .main-svg")
+
+
+def settled(opened, *x):
+    """Wait until the charts are those of the input x."""
+    opened.wait_for_function(
+        "x => JSON.stringify(JSON.parse(document.body.dataset.drawn || '[]')) === JSON.stringify(x)",
+        arg=list(x),
+    )
+
+
+def number(text):
+    return float(text.replace("\N{MINUS SIGN}", "-"))
+
+
+def check_numbers(opened, model, x, output=0):
+    """Every number on the page is Python's, to the digits that it shows."""
+    mean, std = (values[0, output] for values in model.predict([x], return_std=True))
+    low, median, high = model.predict_quantiles([x], [0.05, 0.5, 0.95])[:, 0, output]
+    expected = {"mean": mean, "std": std, "q05": low, "q50": median, "q95": high}
+    for name, value in expected.items():
+        # Four digits, or all before the point.
+        unit = 10.0 ** (np.floor(np.log10(abs(value))) - 3) if abs(value) < 1000 else 1.0
+        assert number(opened.inner_text(f"#{name}")) == pytest.approx(value, abs=0.5000001 * unit), name
+
+
+def line(opened, chart, name):
+    """The x and y of a line of a chart."""
+    return opened.evaluate(
+        """([chart, name]) => {
+            const found = document.getElementById(chart).data.find((trace) => trace.name === name);
+            return [found.x, found.y];
+        }""",
+        [chart, name],
+    )
+
+
+def value_of(opened, j):
+    return float(opened.input_value(f"#number-{j}"))
+
+
+def test_the_page_shows_pythons_numbers_and_follows_a_slider(page, model):
+    start_x = [value_of(page, 0), value_of(page, 1)]
+    settled(page, *start_x)
+    check_numbers(page, model, start_x)
+    before, drawing = page.inner_text("#mean"), line(page, "density", "model")
+    box = page.locator("#slider-0").bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.9 * box["width"], box["y"] + box["height"] / 2, steps=8)
+    page.mouse.up()
+    moved = [value_of(page, 0), start_x[1]]
+    assert moved[0] > start_x[0] + 0.3
+    settled(page, *moved)
+    check_numbers(page, model, moved)
+    assert page.inner_text("#mean") != before
+    assert line(page, "density", "model") != drawing
+    # The chart's own data are the server's: the density's mean is that of the model, to its draws.
+    y, density = line(page, "density", "model")
+    mean, std = (values[0, 0] for values in model.predict([moved], return_std=True))
+    assert np.average(y, weights=density) == pytest.approx(mean, abs=5 * std / np.sqrt(2000))
+    assert float(page.evaluate("document.body.dataset.redraw")) > 0
+
+
+def test_keys_move_inputs_and_readers_hear_the_result(page, model):
+    page.focus("#slider-1")
+    before = value_of(page, 1)
+    page.keyboard.press("ArrowRight")
+    assert value_of(page, 1) == before + 1  # whole numbers in the data: whole steps
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.id") == "k"
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Shift+Tab")
+    assert page.evaluate("document.activeElement.id") == "number-1"
+    page.keyboard.press("ArrowUp")
+    x = [value_of(page, 0), before + 2]
+    settled(page, *x)
+    check_numbers(page, model, x)
+    expect(page.locator("#spoken")).to_contain_text(f"mean {page.inner_text('#mean')}")
+    assert page.get_attribute("#spoken", "aria-live") == "polite"
+    for selector in ("input", "select", "button"):
+        for each in page.locator(selector).all():
+            assert each.evaluate("e => e.labels?.length || e.getAttribute('aria-label') || e.textContent")
+    page.click("#reset")
+    settled(page, value_of(page, 0), before)
+
+
+def test_a_place_outside_the_data_is_told_of(page, model):
+    page.fill("#number-0", "5")
+    x = [5, value_of(page, 1)]
+    settled(page, *x)
+    expect(page.locator("#warning")).to_contain_text("heat [K] = 5 is above the data")
+    check_numbers(page, model, x)
+    page.fill("#number-0", "")  # half typed: nothing is asked
+    page.fill("#number-0", "0.1")
+    settled(page, 0.1, x[1])
+    expect(page.locator("#warning")).to_have_text("")
+
+
+def test_outputs_sweeps_neighbours_and_the_test(page, model):
+    x = [value_of(page, 0), value_of(page, 1)]
+    page.select_option("#output", "1")
+    expect(page.locator("#distribution-title")).to_have_text("Distribution of yield")
+    check_numbers(page, model, x, output=1)
+    page.select_option("#output", "0")
+    page.select_option("#swept", "1")
+    page.wait_for_function("() => document.getElementById('bands').layout.xaxis.title.text === 'days'")
+    grid, mean = line(page, "bands", "mean")
+    expected = model.predict(np.column_stack([np.full(len(grid), x[0]), grid]))[:, 0]
+    assert np.allclose(mean, expected)
+    page.fill("#k", "7")
+    expect(page.locator("#neighbours")).to_contain_text("the 7 nearest observed rows")
+    page.check("#carried")
+    page.wait_for_function(
+        "() => document.getElementById('density').data[0].name === '7 observed rows, carried'"
+    )
+    page.click("#run-test")
+    expect(page.locator("#verdict")).to_contain_text("p = ")
+    page.wait_for_selector("#map .main-svg")
+    page.select_option("#map-y", "z")
+    page.wait_for_function("() => document.getElementById('map').layout.yaxis.title.text === 'z of the ball'")
+
+
+def test_curves_of_another_fit_appear_while_it_runs(page, home):
+    expect(page.locator("#training-state")).to_contain_text("The fit that is shown: epoch 5")
+    home[1].write_text('{"epoch": 1, "loss": 2.5}\n{"epoch": 2, "loss": 1.5}\n')
+    expect(page.locator("#training-state")).to_have_text("A fit is running: epoch 2, loss 1.5.")
+    assert line(page, "curves", "loss") == [[1, 2], [2.5, 1.5]]
+    home[1].unlink()
+    expect(page.locator("#training-state")).to_contain_text("The fit that is shown: epoch 5")
+
+
+@contextmanager
+def command(*words, **settings):
+    """``localw2 WORDS`` in a process of its own, ended with the test."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "localw2.apps.cli", *map(str, words)], text=True, **settings
+    )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+def test_the_first_fit_is_watched_and_then_explored(browser, tmp_path):
+    """No model yet: the page shows the curves of a real fit beside it, then the model that it wrote."""
+    x, y = rows(150)
+    write_table(tmp_path / "d.csv", {"heat": x[:, 0], "days": x[:, 1], "strength": y[:, 0]})
+    model, data = tmp_path / "m.localw2", tmp_path / "d.csv"
+    explore = ("explore", model, "--data", data, "--watch", "--port", 0, "--no-browser", "--json")
+    fit = ("fit", data, "--target", "strength", "--base", "none", "--delta", "nearest:20")
+    with command(*explore, stdout=subprocess.PIPE) as server:
+        url = json.loads(server.stdout.readline())["url"].rstrip("/")
+        with watched(browser, url) as opened:
+            opened.goto(url)
+            expect(opened.locator("#training-state")).to_have_text("Waiting for a fit: no epoch yet.")
+            assert not opened.is_visible("#inputs")
+            with command(*fit, "--max-epochs", 600, "--out", model) as fitting:
+                while "A fit is running: epoch" not in (said := opened.inner_text("#training-state")):
+                    assert fitting.poll() is None, f"the fit ended unseen ({fitting.returncode}): {said}"
+                    opened.wait_for_timeout(50)
+                opened.wait_for_selector("#curves .main-svg")
+                assert opened.locator("#curves .main-svg").first.bounding_box()["width"] > 1000  # all of it
+                early, _ = line(opened, "curves", "loss")
+                opened.wait_for_function(
+                    "n => document.getElementById('curves').data[0].x.length > n", arg=len(early)
+                )
+                assert fitting.wait() == 0
+            opened.wait_for_selector("#bands .main-svg")
+            expect(opened.locator("#training-state")).to_contain_text("The fit that is shown: epoch 600")
+            mean = load(model).predict([[value_of(opened, 0), value_of(opened, 1)]])[0]
+            assert number(opened.inner_text("#mean")) == pytest.approx(mean, rel=1e-3)
+            assert line(opened, "curves", "loss")[1] == pytest.approx(load(model).fit_.losses)
+    assert not (tmp_path / "m.localw2.history.jsonl").exists()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_narrow_screen_needs_no_scrolling_sideways(browser, home, scheme):
+    with watched(browser, home[0], color_scheme=scheme) as opened:
+        opened.set_viewport_size({"width": 390, "height": 844})
+        start(opened, home[0])
+        assert opened.evaluate("document.documentElement.scrollWidth") <= 390
+        beyond = """() => [...document.querySelectorAll("body *")].filter(
+            (each) => each.getBoundingClientRect().right > 391 && !each.closest("svg")).length"""
+        assert opened.evaluate(beyond) == 0
+        # Nothing below jumps when numbers, notes and charts change.
+        places = """() => ["density", "inputs", "sweep"].map((id) => document.getElementById(id).offsetTop)"""
+        before = opened.evaluate(places)
+        opened.fill("#number-0", "0.5")
+        settled(opened, 0.5, value_of(opened, 1))
+        assert opened.evaluate(places) == before
+        colour = opened.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (max(int(v) for v in colour[4:-1].split(",")) < 60) == (scheme == "dark")
+
+
+def test_a_token_leaves_the_address(browser, model):
+    with serving(create_app(model, token="a-long-token")) as url:
+        with watched(browser, url) as opened:
+            start(opened, f"{url}/?token=a-long-token")
+            assert opened.url == f"{url}/"
+            opened.reload()
+            opened.wait_for_selector("#density .main-svg")
+        answer = browser.new_context().request.get(url)
+        assert answer.status == 401

@@ -1,0 +1,401 @@
+"""LocalW2Regressor(calibrate=True): who scores which rows, coverage, boxes, files, Ctrl-C, resuming."""
+
+import subprocess
+import sys
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LinearRegression, Ridge
+
+from localw2 import LocalW2Regressor, load
+from localw2.estimators.regression import answering, calibration
+from localw2.estimators.regression import regressor as regression
+from localw2.judging.conformal import central_scores
+from localw2.metrics import coverage
+from localw2.storage.model_file import Stored
+from localw2.training.loop import train
+
+QUICK = {"max_epochs": 5, "width": 4, "n_folds": 3, "base": Ridge(), "delta": 1.0, "random_state": 0}
+
+
+def pair(n, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-1, 1, (n, 2))
+    noise = rng.normal(size=(n, 2)) @ np.array([[1.0, 0.8], [0.0, 0.6]])
+    return x, np.column_stack([3 + x[:, 0], 10 * x[:, 1]]) + noise * [0.5, 2.0]
+
+
+def line(n, seed):
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-1, 1, (n, 1))
+    return x, 2 * x[:, 0] + (1 + x[:, 0]) * rng.standard_t(4, size=n)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    x, y = pair(120)
+    return LocalW2Regressor(**QUICK, calibrate=True).fit(x, y), x, y
+
+
+@pytest.fixture
+def few_draws(monkeypatch):
+    """Coverage holds for any number of draws; fewer take less time."""
+    monkeypatch.setattr(answering, "PREDICTION_DRAWS", 100)
+
+
+@pytest.fixture
+def split(monkeypatch):
+    """Splits from 100 rows on."""
+    monkeypatch.setattr(calibration, "SPLIT_FROM", 100)
+
+
+class TestFolds:
+    def test_the_fit_itself_is_unchanged(self, fitted):
+        model, x, y = fitted
+        plain = LocalW2Regressor(**QUICK).fit(x, y)
+        np.testing.assert_array_equal(model.predict(x), plain.predict(x))
+        np.testing.assert_array_equal(model.predict_quantiles(x), plain.predict_quantiles(x))
+        np.testing.assert_array_equal(model.sample(x, 2, 0), plain.sample(x, 2, 0))
+        assert plain.calibration_ is None
+        assert model.calibration_.kind == "folds"
+        assert model.calibration_.scores.shape == (120, 2)
+        again = clone(model).fit(x, y).calibration_
+        np.testing.assert_array_equal(again.scores, model.calibration_.scores)
+
+    def test_each_part_is_scored_by_a_fit_to_the_others(self, fitted):
+        model, x, y = fitted
+        seed, place = model.fit_.config.seed, 0
+        parts = calibration.groups(120, seed)
+        assert sorted(np.concatenate(parts)) == list(range(120))
+        for rows in parts:
+            others = np.setdiff1d(np.arange(120), rows)
+            part = LocalW2Regressor(**QUICK | {"random_state": seed % 2**32}).fit(x[others], y[others])
+            ((_, draws),) = part._outcome_draws(x[rows])
+            found = model.calibration_.scores[place : place + len(rows)]
+            np.testing.assert_array_equal(found, central_scores(y[rows], draws))
+            np.testing.assert_allclose(
+                np.quantile(draws, [0.05, 0.95], axis=0), part.predict_quantiles(x[rows], [0.05, 0.95])
+            )
+            place += len(rows)
+
+    @pytest.mark.parametrize("base", ["auto", None])
+    def test_other_bases(self, base):
+        x, y = line(60, 0)
+        model = LocalW2Regressor(**QUICK | {"base": base}, calibrate=True).fit(x, y)
+        lower, upper = model.predict_interval(x, 0.8)
+        assert lower.shape == upper.shape == (60,)
+        assert (lower < upper).all()
+
+    def test_intervals_cover(self, few_draws):
+        """Pooled over 12 tables of 100 rows: 90 %, although these networks are hardly trained."""
+        hits, plain = [], []
+        for seed in range(12):
+            (x, y), (new_x, new_y) = line(100, seed), line(400, 1000 + seed)
+            settings = QUICK | {"base": LinearRegression(), "random_state": seed}
+            model = LocalW2Regressor(**settings, calibrate=True).fit(x, y)
+            hits.append(coverage(new_y, *model.predict_interval(new_x)))
+            plain.append(coverage(new_y, *LocalW2Regressor(**settings).fit(x, y).predict_interval(new_x)))
+        # The law of coverage with 100 rows, and of 400 new ones; twice that, as tables are fitted too.
+        error = np.sqrt((stats.beta(91, 10).var() + 0.09 / 400) / 12)
+        assert np.mean(hits) == pytest.approx(91 / 101, abs=2 * 3 * error)
+        assert abs(np.mean(plain) - 0.9) > abs(np.mean(hits) - 0.9)
+
+
+class TestSplit:
+    def test_held_out_rows_touch_nothing_but_the_scores(self, split):
+        x, y = pair(120)
+        model = LocalW2Regressor(**QUICK, calibrate=True).fit(x, y)
+        rows = calibration.held_out(120, model.fit_.config.seed)
+        assert model.calibration_.kind == "split"
+        assert len(rows) == model.calibration_.n_rows == 24
+        changed = y.copy()
+        changed[rows] += 1e3
+        other = clone(model).fit(x, changed)
+        np.testing.assert_array_equal(other.predict(x), model.predict(x))
+        assert (other.calibration_.scores > model.calibration_.scores).all()
+
+    def test_how_many_are_held_out(self):
+        assert len(calibration.held_out(2000, 0)) == 400
+        assert len(calibration.held_out(100_000, 0)) == 5000
+        assert calibration.SPLIT_FROM == 2000
+
+    def test_the_guarantee(self, split, few_draws):
+        """60 tables of 120 rows, 24 of which calibrate: coverage follows Beta(23, 2), with mean 23 / 25."""
+        shares = []
+        for seed in range(60):
+            (x, y), (new_x, new_y) = line(120, seed), line(500, 1000 + seed)
+            settings = QUICK | {"base": LinearRegression(), "random_state": seed, "max_epochs": 2}
+            model = LocalW2Regressor(**settings, calibrate=True).fit(x, y)
+            shares.append(coverage(new_y, *model.predict_interval(new_x)))
+        law = stats.beta(23, 2)
+        error = np.sqrt((law.var() + 0.07 / 500) / 60)
+        assert np.mean(shares) == pytest.approx(23 / 25, abs=3.3 * error)
+        assert stats.kstest(shares, law.cdf).pvalue > 1e-3
+
+    def test_joint_guarantee(self, split, few_draws):
+        both, each = [], []
+        for seed in range(40):
+            (x, y), (new_x, new_y) = pair(250, seed), pair(400, 1000 + seed)
+            settings = QUICK | {"random_state": seed, "max_epochs": 2}
+            model = LocalW2Regressor(**settings, calibrate=True).fit(x, y)
+            for joint, found in ((True, both), (False, each)):
+                lower, upper = model.predict_interval(new_x, 0.8, joint=joint)
+                found.append(((lower <= new_y) & (new_y <= upper)).all(1).mean())
+        # 50 rows calibrate: the mean is at least .8, and above it by a few ranks of 51 at most.
+        error = 3.3 * np.std(both) / np.sqrt(40)
+        assert 0.8 - error < np.mean(both) < 0.8 + 4 / 51 + error
+        assert np.mean(each) < 0.76
+
+
+class TestIntervals:
+    def test_grow_with_coverage_and_joint_is_wider(self, fitted):
+        model, x, _ = fitted
+        ends = [model.predict_interval(x, c) for c in (0.3, 0.6, 0.9)]
+        for (low, high), (lower, higher) in pairwise(ends):
+            assert (lower <= low).all()
+            assert (high <= higher).all()
+        lower, upper = model.predict_interval(x, 0.6, joint=True)
+        assert (lower <= ends[1][0]).all()
+        assert (ends[1][1] <= upper).all()
+
+    def test_companions_do_not_matter(self, fitted):
+        model, x, _ = fitted
+        for joint in (False, True):
+            together = np.array(model.predict_interval(x, 0.8, joint=joint))
+            alone = np.array(model.predict_interval(x[7:8], 0.8, joint=joint))
+            np.testing.assert_allclose(alone, together[:, 7:8], rtol=1e-9, atol=1e-9)
+
+    @pytest.mark.parametrize(("scale", "shift"), [(-3.0, 7.0), (1e-3, 0.0)])
+    def test_units_of_y_do_not_matter(self, scale, shift):
+        """Shift, scale and sign of y change the calibrated interval with it, for a base that follows."""
+        x, y = line(80, 0)
+        settings = QUICK | {"base": LinearRegression()}
+        ours = LocalW2Regressor(**settings, calibrate=True).fit(x, y)
+        theirs = clone(ours).fit(x, scale * y + shift)
+        width = [np.subtract(*model.predict_interval(x)[::-1]).mean() for model in (ours, theirs)]
+        # The network starts from the same weights, not from their mirror image.
+        assert width[1] / (abs(scale) * width[0]) == pytest.approx(1, abs=0.25 if scale < 0 else 1e-3)
+
+    def test_few_values_of_y(self):
+        """Outcomes 0 and 1: sets that hold both, or what there is of them."""
+        rng = np.random.default_rng(0)
+        x = rng.uniform(size=(100, 1))
+        y = (rng.random(100) < 0.5).astype(float)
+        model = LocalW2Regressor(**QUICK, calibrate=True).fit(x, y)
+        lower, upper = model.predict_interval(x, 0.9)
+        assert coverage(y, lower, upper) > 0.85
+        constant = clone(model).fit(x, np.full(100, 3.0)).predict_interval(x)
+        np.testing.assert_allclose(constant, 3.0, rtol=1e-9)
+
+    def test_uncalibrated_box_is_that_of_the_draws(self):
+        x, y = pair(80)
+        model = LocalW2Regressor(**QUICK).fit(x, y)
+        lower, upper = model.predict_interval(x[:5], 0.8, joint=True)
+        ((_, draws),) = model._outcome_draws(x[:5])
+        held = ((lower <= draws) & (draws <= upper)).all(-1).mean(0)
+        np.testing.assert_allclose(held, 0.8, atol=0.002)
+        one = clone(model).fit(x, y[:, 0])
+        np.testing.assert_array_equal(one.predict_interval(x, 0.8, joint=True), one.predict_interval(x, 0.8))
+
+    def test_too_few_rows_for_the_coverage(self, fitted):
+        model, x, _ = fitted
+        with pytest.warns(UserWarning, match=r"120 calibration rows cannot .* 999 rows are enough"):
+            lower, upper = model.predict_interval(x[:3], 0.999)
+        assert np.isfinite([lower, upper]).all()
+
+    def test_a_frame_keeps_its_names(self):
+        pandas = pytest.importorskip("pandas")
+        x, y = pair(60)
+        frame = pandas.DataFrame(x, columns=["a", "b"])
+        for calibrate in (True, False):
+            model = LocalW2Regressor(**QUICK, calibrate=calibrate).fit(frame, y)
+            assert model.predict_interval(frame, 0.8, joint=True)[0].shape == (60, 2)
+            assert model.predict_interval(frame, 0.8)[0].shape == (60, 2)
+
+
+class TestErrors:
+    def test_settings(self):
+        x, y = line(30, 0)
+        with pytest.raises(ValueError, match="calibrate='split' must be True or False"):
+            LocalW2Regressor(**QUICK, calibrate="split").fit(x, y)
+        with pytest.raises(ValueError, match=r"calibrate=True with 9 rows .* fewer than 10"):
+            LocalW2Regressor(**QUICK, calibrate=True).fit(x[:9], y[:9])
+        LocalW2Regressor(**QUICK | {"delta": 2.0}, calibrate=True).fit(x[:10], y[:10])
+
+    def test_arguments(self, fitted):
+        model, x, _ = fitted
+        with pytest.raises(ValueError, match="joint='yes' must be True or False"):
+            model.predict_interval(x, 0.9, joint="yes")
+        with pytest.raises(ValueError, match=r"coverage=1.5 must be a probability"):
+            model.predict_interval(x, 1.5)
+        with pytest.raises(NotFittedError):
+            LocalW2Regressor(calibrate=True).predict_interval(x)
+
+    def test_a_setting_that_came_after_the_fit(self):
+        x, y = line(30, 0)
+        model = LocalW2Regressor(**QUICK).fit(x, y).set_params(calibrate=True)
+        with pytest.warns(UserWarning, match="this fit is not calibrated"):
+            model.predict_interval(x)
+
+
+class TestStored:
+    @pytest.mark.parametrize("outputs", [1, 2])
+    def test_round_trip(self, fitted, tmp_path, outputs):
+        model, x, y = fitted
+        if outputs == 1:
+            model = clone(model).fit(x, y[:, 0])
+        model.save(tmp_path / "model")
+        loaded = load(tmp_path / "model")
+        for joint in (False, True):
+            np.testing.assert_array_equal(
+                loaded.predict_interval(x, 0.7, joint), model.predict_interval(x, 0.7, joint)
+            )
+        assert loaded.calibration_.kind == "folds"
+        assert loaded.calibrate is True
+
+    def test_files_from_before_still_load(self):
+        x, y = line(30, 0)
+        model = LocalW2Regressor(**QUICK).fit(x, y)
+        stored = model.to_stored()
+        del stored.settings["calibration"], stored.settings["parameters"]["calibrate"]
+        loaded = LocalW2Regressor.from_stored(stored)
+        assert loaded.calibration_ is None
+        np.testing.assert_array_equal(loaded.predict_interval(x), model.predict_interval(x))
+
+    @pytest.mark.parametrize(
+        "spoil",
+        [
+            lambda s, t: s.update(calibration=None),
+            lambda s, t: s.pop("calibration"),
+            lambda s, t: s.update(calibration="whole"),
+            lambda s, t: s.update(calibration=3),
+            lambda s, t: s.update(calibration=["split"]),
+            lambda s, t: t.pop("calibration_scores"),
+            lambda s, t: t.update(calibration_scores=torch.zeros(120, 3, dtype=torch.float64)),
+            lambda s, t: t.update(calibration_scores=torch.zeros(120, 2)),
+            lambda s, t: t.update(calibration_scores=torch.zeros(0, 2, dtype=torch.float64)),
+            lambda s, t: t.update(calibration_scores=torch.zeros((), dtype=torch.float64)),
+            lambda s, t: t["calibration_scores"].fill_(-1.0),
+            lambda s, t: t["calibration_scores"].fill_(np.nan),
+            lambda s, t: t["calibration_scores"].fill_(np.inf),
+        ],
+    )
+    def test_parts_that_do_not_fit_are_refused(self, fitted, spoil):
+        stored = fitted[0].to_stored()
+        stored = Stored(stored.kind, dict(stored.settings), dict(stored.tensors), stored.regressors)
+        spoil(stored.settings, stored.tensors)
+        with pytest.raises(ValueError):
+            LocalW2Regressor.from_stored(stored)
+
+
+def stopping(at_fit, epoch, stop):
+    """A ``train`` in which ``stop`` is called after an epoch of one of the fits, counted from 0."""
+    fits = []
+
+    def cut(model, objective, inputs, config):
+        fits.append(config)
+
+        def watch(entry):
+            if len(fits) == at_fit + 1 and entry["epoch"] == epoch:
+                stop()
+
+        return train(model, objective, inputs, config, callbacks=(watch,))
+
+    return cut
+
+
+def interrupt():
+    raise KeyboardInterrupt
+
+
+KILLED = """
+import os, signal, sys
+sys.path.insert(0, sys.argv[2])
+from localw2.estimators.regression import regressor as regression
+from test_calibrated_regression import KEPT, line, stopping
+
+regression.train = stopping(2, 52, lambda: os.kill(os.getpid(), signal.SIGKILL))
+regression.LocalW2Regressor(**KEPT, checkpoint=sys.argv[1]).fit(*line(60, 0))
+"""
+KEPT = QUICK | {"max_epochs": 55, "calibrate": True}
+
+
+class TestStopped:
+    def test_ctrl_c_in_the_fit_leaves_intervals_uncalibrated(self, monkeypatch):
+        x, y = line(40, 0)
+        monkeypatch.setattr(regression, "train", stopping(0, 3, interrupt))
+        with (
+            pytest.warns(UserWarning, match="interrupted after epoch 3"),
+            pytest.warns(UserWarning, match="before .* predict_interval takes them as the fit has them"),
+        ):
+            model = LocalW2Regressor(**QUICK, calibrate=True).fit(x, y)
+        assert model.calibration_ is None
+        with pytest.warns(UserWarning, match="this fit is not calibrated"):
+            model.predict_interval(x)
+
+    @pytest.mark.parametrize(("at_fit", "rows"), [(1, 0), (3, 8)])
+    @pytest.mark.parametrize("epoch", [1, 3])
+    def test_ctrl_c_in_the_calibration_keeps_what_there_is(self, monkeypatch, at_fit, rows, epoch):
+        x, y = line(40, 0)
+        whole = LocalW2Regressor(**QUICK, calibrate=True).fit(x, y)
+        monkeypatch.setattr(regression, "train", stopping(at_fit, epoch, interrupt))
+        with pytest.warns(UserWarning, match="interrupted before") as told:
+            model = LocalW2Regressor(**QUICK, calibrate=True).fit(x, y)
+        assert [str(warning.message).split(":")[0] for warning in told] == [
+            "interrupted before the intervals were calibrated"
+        ]
+        np.testing.assert_array_equal(model.predict(x), whole.predict(x))
+        assert model.fit_.stopped == "interrupted in the calibration"
+        if rows:
+            np.testing.assert_array_equal(model.calibration_.scores, whole.calibration_.scores[:rows])
+        else:
+            assert model.calibration_ is None
+
+    def test_a_split_fit_is_calibrated_as_far_as_it_came(self, split, monkeypatch):
+        x, y = line(120, 0)
+        monkeypatch.setattr(regression, "train", stopping(0, 3, interrupt))
+        with pytest.warns(UserWarning, match="interrupted after epoch 3"):
+            model = LocalW2Regressor(**QUICK, calibrate=True).fit(x, y)
+        assert model.calibration_.n_rows == 24
+
+    def test_a_part_that_fails_leaves_the_old_fit_whole(self, monkeypatch):
+        x, y = line(40, 0)
+        model = LocalW2Regressor(**QUICK, calibrate=True).fit(x, y)
+        before = model.predict_interval(x, 0.8)
+
+        def fail():
+            raise FloatingPointError
+
+        monkeypatch.setattr(regression, "train", stopping(2, 3, fail))
+        with pytest.raises(FloatingPointError):
+            model.fit(x, 10 * y)
+        np.testing.assert_array_equal(model.predict_interval(x, 0.8), before)
+
+    def test_a_killed_calibration_resumes(self, tmp_path, monkeypatch, request):
+        path = tmp_path / "checkpoint"
+        command = [sys.executable, "-c", KILLED, str(path), str(request.path.parent)]
+        killed = subprocess.run(command, check=False, capture_output=True)
+        assert killed.returncode == -9, killed.stderr
+        names = ["checkpoint", "checkpoint.calibration0", "checkpoint.calibration1"]
+        assert len(calibration.groups(60, 0)) == 10
+        assert sorted(file.name for file in tmp_path.iterdir()) == names
+        epochs = []
+
+        def counted(model, objective, inputs, config):
+            fit = train(model, objective, inputs, config, callbacks=(lambda e: epochs.append(e["epoch"]),))
+            return fit
+
+        x, y = line(60, 0)
+        whole = LocalW2Regressor(**KEPT).fit(x, y)
+        monkeypatch.setattr(regression, "train", counted)
+        resumed = LocalW2Regressor(**KEPT, checkpoint=path).fit(x, y)
+        # Of the first three fits only the end of the third was missing.
+        assert epochs == [*range(51, 56), *(list(range(1, 56)) * 8)]
+        np.testing.assert_array_equal(resumed.calibration_.scores, whole.calibration_.scores)
+        np.testing.assert_array_equal(resumed.predict(x), whole.predict(x))
+        assert list(tmp_path.iterdir()) == []

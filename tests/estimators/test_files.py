@@ -1,0 +1,83 @@
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from localw2 import LocalW2Regressor, RandomCoefficientRegressor, Weighted, load, save
+from localw2.datasets import Linear, Nonlinear
+from localw2.storage.model_file import Stored, write
+
+
+def test_a_regressor_comes_back_bit_for_bit(tmp_path):
+    x, y = Nonlinear().sample(80, random_state=0)
+    model = LocalW2Regressor(max_epochs=5, width=8, n_folds=3, random_state=0).fit(x, y)
+    model.save(tmp_path / "model")
+    loaded = load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict(x, return_std=True), model.predict(x, return_std=True))
+    np.testing.assert_array_equal(loaded.sample(x, 3, random_state=1), model.sample(x, 3, random_state=1))
+    assert loaded.fit_.losses == model.fit_.losses
+
+
+@pytest.mark.parametrize("n_bootstrap", [0, 3])
+@pytest.mark.parametrize("covariance", ["diag", "full"])
+def test_coefficients_come_back_bit_for_bit(tmp_path, n_bootstrap, covariance):
+    x, y = Linear().sample(120, random_state=0)
+    frame = pd.DataFrame(x, columns=["a", "b", "c"])
+    model = RandomCoefficientRegressor(
+        "ml", covariance, norm=Weighted([1.0, 2.0, 3.0]), n_bootstrap=n_bootstrap, random_state=0
+    ).fit(frame, y)
+    save(model, tmp_path / "model")
+    loaded = load(tmp_path / "model")
+    assert loaded.summary() == model.summary()
+    assert loaded.get_params() == model.get_params()
+    np.testing.assert_array_equal(
+        loaded.predict(frame, return_std=True), model.predict(frame, return_std=True)
+    )
+    assert vars(loaded).keys() == vars(model).keys()
+
+
+@pytest.fixture(scope="module")
+def bootstrapped():
+    x, y = Linear().sample(60, random_state=0)
+    return RandomCoefficientRegressor("ml", n_bootstrap=3, random_state=0).fit(x, y)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda s, t: s.update(confidence=90),
+        lambda s, t: s.update(confidence=None),
+        lambda s, t: s.update(feature_names="abc"),
+        lambda s, t: t.pop("std_se"),
+        lambda s, t: t.pop("covariance"),
+        lambda s, t: t.update(more=torch.zeros(1)),
+        lambda s, t: t["std"].neg_(),
+        lambda s, t: t["std"].mul_(2),
+        lambda s, t: t["covariance"].neg_(),
+        lambda s, t: t["covariance"][0].add_(1),
+        lambda s, t: t["covariance"].sub_(9).fill_diagonal_(float(t["covariance"][1, 1])),
+    ],
+)
+def test_coefficients_that_are_no_law_are_refused(bootstrapped, spoil):
+    stored = bootstrapped.to_stored()
+    RandomCoefficientRegressor.from_stored(stored)
+    spoil(stored.settings, stored.tensors)
+    with pytest.raises(
+        ValueError, match=r"confidence|feature_names|all together|std|covariance|fit together"
+    ):
+        RandomCoefficientRegressor.from_stored(stored)
+
+
+def test_what_cannot_be_saved_or_loaded_says_so(tmp_path):
+    with pytest.raises(ValueError, match="dict is not an estimator of localw2"):
+        save({}, tmp_path / "model")
+    with pytest.raises(ValueError, match="not fitted"):
+        save(LocalW2Regressor(), tmp_path / "model")
+    write(tmp_path / "other", Stored("checkpoint"))
+    with pytest.raises(ValueError, match="holds a checkpoint, not an estimator"):
+        load(tmp_path / "other")
+    write(tmp_path / "broken", Stored("RandomCoefficientRegressor", {"parameters": {}}))
+    with pytest.raises(ValueError, match="do not fit together"):
+        load(tmp_path / "broken")
+    with pytest.raises(FileNotFoundError):
+        load(tmp_path / "missing")

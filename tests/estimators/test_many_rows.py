@@ -1,0 +1,124 @@
+"""A regressor with many rows: a base from a sample, lazy balls, epochs of a few steps, and what it tells."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.linear_model import Ridge
+
+from localw2 import LazyNeighborhoods, LocalW2Regressor, Nearest, Neighborhoods, load
+from localw2.estimators.regression import balls as choosing
+from localw2.estimators.regression import many_rows
+from localw2.estimators.regression.balls import near_rows, rough_balls
+from localw2.estimators.regression.many_rows import center_rows, plan_rows
+
+SCALE = Path(__file__).parents[2] / "benchmarks" / "scale.py"
+SETTINGS = {"delta": Nearest(16), "width": 12, "max_epochs": 40, "random_state": 0}
+
+
+def rows(n, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-1, 1, (n, 2))
+    std = 0.2 + 0.3 * (x[:, 1] > 0)
+    return x, 2 * x[:, 0] + std * rng.normal(size=n), std
+
+
+@pytest.fixture
+def many(monkeypatch):
+    """Many rows are more than 400."""
+    for module in (choosing, many_rows):
+        monkeypatch.setattr(module, "MANY_ROWS", 400)
+    monkeypatch.setattr(many_rows, "BASE_ROWS", 300)
+    monkeypatch.setattr(many_rows, "BATCH_EDGES", 512)
+    monkeypatch.setattr(many_rows, "EPOCH_EDGES", 2048)
+
+
+@pytest.mark.parametrize("base", [None, "auto", Ridge()])
+def test_a_fit_of_many_rows_is_as_good_and_tells_what_it_used(base, many, monkeypatch, tmp_path):
+    monkeypatch.setattr(LocalW2Regressor, "_chosen_base", "ridge")  # or the choice takes most of the time
+    x, y, _ = rows(1000)
+    model = LocalW2Regressor(base=base, **SETTINGS).fit(x, y)
+    used = 0 if base is None else 300 if isinstance(base, str) else 1000
+    assert model.plan_ == many_rows.RowPlan(1000, used, batch_balls=32, epoch_balls=128, slack=1.0)
+    assert (model.fit_.config.batch_balls, model.fit_.config.epoch_balls) == (32, 128)
+    assert len(model.fit_.history) == 40
+    test, _, std = rows(500, seed=1)
+    mean, spread = model.predict(test, return_std=True)
+    # A mean that is constant errs by 1.2, a spread by .15; this fit by .06 at most and by .09.
+    assert np.sqrt(((mean - 2 * test[:, 0]) ** 2).mean()) < 0.15
+    assert np.sqrt(((spread - std) ** 2).mean()) < 0.12
+    model.save(tmp_path / "model")
+    again = load(tmp_path / "model")
+    assert again.plan_ is None
+    assert again.fit_.config == model.fit_.config
+    np.testing.assert_array_equal(again.predict(test), mean)
+
+
+def test_a_fit_of_few_rows_uses_all_of_them():
+    x, y, _ = rows(60)
+    model = LocalW2Regressor(base=Ridge(), **(SETTINGS | {"max_epochs": 2})).fit(x, y)
+    assert model.plan_ == many_rows.RowPlan(60, 60, None, None, 0.0)
+    assert model.fit_.config.batch_balls is None
+
+
+def test_what_the_user_asks_for_is_kept(many):
+    x, y, _ = rows(500)
+    settings = SETTINGS | {"batch_balls": 10, "max_epochs": 2}
+    plan = LocalW2Regressor(base=None, **settings).fit(x, y).plan_
+    assert (plan.batch_balls, plan.epoch_balls) == (10, 130)  # an epoch sees about 2048 / 16 balls
+
+
+def test_plans_of_balls():
+    lazy = LazyNeighborhoods.nearest(np.arange(1000.0), 96, slack=1.0)
+    assert plan_rows(lazy, Nearest(96), None, 0).batch_balls == 21
+    assert plan_rows(lazy, Nearest(96), None, 0).epoch_balls == 168
+    assert plan_rows(lazy, Nearest(384), None, 0).batch_balls == many_rows.FEWEST_BALLS
+    wide = LazyNeighborhoods.within(np.arange(1000.0), 20.0)
+    assert plan_rows(wide, 20.0, None, 0).batch_balls == round(2048 / wide.probed_size)
+    assert plan_rows(wide, 20.0, 7, 5).batch_balls == 7
+    assert wide.probed_size == pytest.approx(41, abs=1)
+
+
+def test_no_row_is_centred_by_a_model_that_has_seen_it(many):
+    """A base that remembers its rows gives them away: the residual of a seen row would be 0."""
+    x, y, _ = rows(1000)
+    mean, used = center_rows("auto", x, y[:, None], 3, 0, "ridge", True)
+    assert used == 300
+    each = mean.predict_each(x)[..., 0]
+    gaps = np.abs(each - mean.out_of_fold[:, 0])
+    assert (gaps.min(0) < 1e-12).all()  # every row has the mean of one of the fold models
+    # Of the rows outside the sample each fold has a like number.
+    which = gaps.argmin(0)
+    assert np.bincount(which).min() > 250
+    flat, used = center_rows(None, x, y[:, None], 3, 0, None, True)
+    assert used == 0
+    assert np.allclose(flat.out_of_fold, y.mean())
+
+
+def test_what_is_near_is_cells_of_many_rows(many):
+    x, _, _ = rows(1000)
+    cells = rough_balls(x)
+    assert cells.n_edges == 1000
+    assert rough_balls(x[:400]).n_edges > 400
+    lazy, dense = (kind.nearest(x, 9) for kind in (LazyNeighborhoods, Neighborhoods))
+    assert near_rows(dense, Nearest(9), x) is dense
+    for hoods, balls in ((lazy, Nearest(9)), (dense, 0.1)):
+        assert near_rows(hoods, balls, x).n_edges == 1000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("base", ["none", "auto"])
+def test_a_million_rows_need_less_than_four_gigabytes(base):
+    case = {"kind": "fit", "n": 1_000_000, "device": "cpu", "base": base, "max_epochs": 3}
+    done = subprocess.run(
+        [sys.executable, str(SCALE), "--case", json.dumps(case)],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["peak_mb"] < 4000
+    assert "n_rows=1000000" in found["plan"]

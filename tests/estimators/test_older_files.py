@@ -1,0 +1,57 @@
+"""Files written by version 0.1, before the package moved into rooms: they load, and answer the same."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from localw2 import load
+
+FOLDER = Path(__file__).parents[1] / "data" / "files-0.1"
+ANSWERS = json.loads((FOLDER / "answers.json").read_text())
+
+
+def decay(t, y, k):
+    return -k * y
+
+
+@pytest.mark.parametrize("name", ["regressor-kernel", "coefficients"])
+def test_regressors(name):
+    model, expected = load(FOLDER / f"{name}.localw2"), ANSWERS[name]
+    np.testing.assert_allclose(model.predict(expected["X"]), expected["mean"], rtol=1e-9)
+    np.testing.assert_allclose(
+        model.sample(expected["X"], 3, random_state=1), expected["draws"], rtol=1e-9, atol=1e-12
+    )
+
+
+def test_a_summary_with_its_errors():
+    assert load(FOLDER / "coefficients.localw2").summary() == ANSWERS["coefficients"]["summary"]
+
+
+def test_a_calibrated_regressor_of_a_table_with_categories_and_gaps():
+    model, expected = load(FOLDER / "regressor-frame.localw2"), ANSWERS["regressor-frame"]
+    rows = pd.DataFrame(expected["X"])
+    np.testing.assert_allclose(model.predict(rows), expected["mean"], rtol=1e-9)
+    np.testing.assert_allclose(model.sample(rows, 3, random_state=1), expected["draws"], rtol=1e-9)
+    np.testing.assert_allclose(
+        model.predict_interval(rows), [expected["lower"], expected["upper"]], rtol=1e-9
+    )
+    assert model.base_name_ == expected["base"]
+
+
+@pytest.mark.filterwarnings("ignore:the source of field differs")
+def test_an_ode_with_a_function_of_the_users_own():
+    model, expected = load(FOLDER / "ode-function.localw2", field=decay), ANSWERS["ode-function"]
+    np.testing.assert_allclose(
+        model.sample([1.0], [0, 1, 2.0], 3, random_state=1), expected["draws"], rtol=1e-6
+    )
+    assert model.parameters_.mean == pytest.approx(expected["mean"], rel=1e-9)
+
+
+def test_an_ode_with_a_network():
+    model, expected = load(FOLDER / "ode-network.localw2"), ANSWERS["ode-network"]
+    np.testing.assert_allclose(
+        model.sample([1.0], [0, 1, 2.0], 3, random_state=1), expected["draws"], rtol=1e-5
+    )

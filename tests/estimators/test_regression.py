@@ -1,0 +1,810 @@
+"""LocalW2Regressor: scikit-learn's contract, the law it learns, the paper's method, storing, errors."""
+
+import json
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.base import BaseEstimator, RegressorMixin, clone
+from sklearn.ensemble import HistGradientBoostingRegressor, StackingRegressor
+from sklearn.linear_model import LinearRegression, Ridge
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from localw2 import (
+    MMD,
+    MSE,
+    EnergyScore,
+    FitConfig,
+    Mahalanobis,
+    MeanVar,
+    Neighborhoods,
+    Objective,
+    SlicedW2,
+    SquaredW2,
+    Weighted,
+    load,
+    train,
+)
+from localw2.datasets import Nonlinear
+from localw2.estimators.regression import regressor as regression
+from localw2.estimators.regression.integration import balanced_draws
+from localw2.estimators.regression.loss import MOST, Anchored, anchor_strength
+from localw2.estimators.regression.mean import fold_base, local_spread
+from localw2.estimators.regression.regressor import LocalW2Regressor
+from localw2.estimators.settings import fingerprint
+from localw2.models.network import RandomMLP
+from localw2.storage.model_file import Stored, read, write
+
+QUICK = {"max_epochs": 20, "width": 8, "n_folds": 3}
+# Nothing is excepted from scikit-learn's checks; a name here would need a reason.
+EXCEPTIONS: dict[str, str] = {}
+
+
+@parametrize_with_checks(
+    [
+        LocalW2Regressor(**QUICK, base=Ridge()),
+        LocalW2Regressor(max_epochs=60, width=8, base=None),
+        LocalW2Regressor(**QUICK),
+    ],
+    expected_failed_checks=lambda estimator: EXCEPTIONS,
+)
+def test_scikit_learn_contract(estimator, check):
+    with warnings.catch_warnings():
+        # The checks feed data on which scikit-learn's own bases warn (constant targets, few rows).
+        warnings.simplefilter("ignore")
+        check(estimator)
+
+
+def two_outputs(n, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-1, 1, (n, 2))
+    noise = rng.normal(size=(n, 2)) @ np.array([[1.0, 0.8], [0.0, 0.6]])
+    return x, np.column_stack([3 + x[:, 0], 10 * x[:, 1]]) + noise * [0.5, 2.0]
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    x, y = Nonlinear().sample(400, random_state=0)
+    return LocalW2Regressor(max_epochs=150, width=16, random_state=0).fit(x, y), x, y
+
+
+@pytest.fixture(scope="module")
+def fitted_pair():
+    x, y = two_outputs(300)
+    return LocalW2Regressor(max_epochs=100, width=16, base=Ridge(), random_state=0).fit(x, y), x, y
+
+
+class TestShapes:
+    def test_one_output(self, fitted):
+        model, x, _ = fitted
+        mean, std = model.predict(x[:7], return_std=True)
+        assert mean.shape == std.shape == (7,)
+        assert model.sample(x[:7], 3, random_state=0).shape == (3, 7)
+        assert model.predict_quantiles(x[:7], [0.1, 0.9]).shape == (2, 7)
+        assert all(end.shape == (7,) for end in model.predict_interval(x[:7]))
+        assert model.n_outputs_ == 1
+        assert len(model.fit_.history) == 150
+
+    def test_several_outputs(self, fitted_pair):
+        model, x, y = fitted_pair
+        mean, std = model.predict(x[:7], return_std=True)
+        assert mean.shape == std.shape == (7, 2)
+        assert model.sample(x[:7], 3, random_state=0).shape == (3, 7, 2)
+        assert model.predict_quantiles(x[:7], [0.1, 0.5, 0.9]).shape == (3, 7, 2)
+        assert model.score(x, y) > 0.5
+
+    def test_a_column_stays_a_column(self):
+        x, y = Nonlinear().sample(60, random_state=0)
+        model = LocalW2Regressor(**QUICK, random_state=0).fit(x, y[:, None])
+        assert model.predict(x).shape == (60, 1)
+        assert model.sample(x, 2).shape == (2, 60, 1)
+
+
+class TestLaw:
+    def test_mean_and_spread_of_the_nonlinear_example(self, fitted):
+        model, _, _ = fitted
+        truth, x = Nonlinear(), np.array([[-0.4], [0.4]])
+        mean, std = model.predict(x, return_std=True)
+        np.testing.assert_allclose(mean, truth.mean(x), atol=0.4)
+        np.testing.assert_allclose(std, truth.std(x), rtol=0.3)
+        assert model.predict([[0.0]], return_std=True)[1][0] < 0.4 * std.min()
+
+    def test_several_outputs_keep_their_correlation(self, fitted_pair):
+        model, x, _ = fitted_pair
+        draws = model.sample(x, 200, random_state=0) - model.predict(x)
+        correlation = np.corrcoef(draws.reshape(-1, 2).T)[0, 1]
+        assert correlation == pytest.approx(0.8, abs=0.12)
+        np.testing.assert_allclose(draws.std((0, 1)), [0.5, 2.0], rtol=0.15)
+
+    @pytest.mark.parametrize("base", ["auto", HistGradientBoostingRegressor()], ids=["auto", "boosting"])
+    def test_pure_noise_keeps_its_spread(self, base):
+        """Out-of-fold residuals of a base that fits noise must not inflate the spread: 3 % at most."""
+        ratios = []
+        for seed in range(3):
+            rng = np.random.default_rng(100 + seed)
+            x, y = rng.uniform(size=(800, 2)), 7 + 2 * rng.normal(size=800)
+            model = LocalW2Regressor(base=base, max_epochs=120, width=10, n_folds=5, random_state=seed)
+            std = model.fit(x, y).predict(x[:200], return_std=True)[1]
+            ratios.append(np.sqrt((std**2).mean()) / y.std())
+        assert np.mean(ratios) == pytest.approx(1, abs=0.03)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("base", ["auto", HistGradientBoostingRegressor()], ids=["auto", "boosting"])
+    def test_pure_noise_with_default_settings(self, base):
+        ratios = []
+        for seed in range(5):
+            rng = np.random.default_rng(200 + seed)
+            x, y = rng.uniform(size=(2000, 3)), rng.normal(size=2000)
+            model = LocalW2Regressor(base=base, random_state=seed).fit(x, y)
+            std = model.predict(x[:300], return_std=True)[1]
+            ratios.append(np.sqrt((std**2).mean()) / y.std())
+        assert np.mean(ratios) == pytest.approx(1, abs=0.03)
+
+    def test_a_poor_base_leaves_its_mean_to_the_network(self):
+        rng = np.random.default_rng(0)
+        x = rng.uniform(-1, 1, (600, 1))
+        y = 3 * np.abs(x[:, 0]) + 0.2 * rng.normal(size=600)
+        model = LocalW2Regressor(base=LinearRegression(), max_epochs=200, width=16, random_state=0).fit(x, y)
+        assert model.score(x, y) > 0.85
+        assert isinstance(model.model_, RandomMLP)
+
+    def test_rows_of_a_draw_are_independent(self, fitted):
+        model, _, _ = fitted
+        a, b = model.sample([[0.4], [0.4]], 4000, random_state=0).T
+        assert abs(np.corrcoef(a, b)[0, 1]) < 0.06
+
+    def test_quantiles_rise_and_agree_with_samples(self, fitted):
+        model, x, _ = fitted
+        levels = np.linspace(0.01, 0.99, 21)
+        quantiles = model.predict_quantiles(x[:50], levels)
+        assert (np.diff(quantiles, axis=0) >= 0).all()
+        draws = model.sample([[-0.4], [0.4]], 20000, random_state=0)
+        std = draws.std(0)
+        for q in (0.05, 0.25, 0.5, 0.75, 0.95):
+            found = model.predict_quantiles([[-0.4], [0.4]], [q])[0]
+            np.testing.assert_allclose((np.quantile(draws, q, axis=0) - found) / std, 0, atol=0.12)
+        lower, upper = model.predict_interval(x[:50], coverage=0.9)
+        np.testing.assert_array_equal(
+            np.stack([lower, upper]), model.predict_quantiles(x[:50], [(1 - 0.9) / 2, (1 + 0.9) / 2])
+        )
+
+    def test_predict_integrates_what_sample_draws(self, fitted_pair):
+        model, x, _ = fitted_pair
+        mean, std = model.predict(x[:5], return_std=True)
+        draws = model.sample(x[:5], 20000, random_state=0)
+        np.testing.assert_allclose(draws.mean(0), mean, atol=0.03 * std.max())
+        np.testing.assert_allclose(draws.std(0), std, rtol=0.04)
+
+
+class TestReproducible:
+    def test_bit_for_bit(self):
+        x, y = Nonlinear().sample(100, random_state=0)
+        fits = [LocalW2Regressor(**QUICK, random_state=3).fit(x, y) for _ in range(2)]
+        np.testing.assert_array_equal(fits[0].predict(x), fits[1].predict(x))
+        np.testing.assert_array_equal(fits[0].sample(x, 3, 5), fits[1].sample(x, 3, 5))
+        other = LocalW2Regressor(**QUICK, random_state=4).fit(x, y)
+        assert not np.array_equal(fits[0].predict(x), other.predict(x))
+
+    def test_a_random_state_object_moves_on(self):
+        x, y = Nonlinear().sample(60, random_state=0)
+        runs = []
+        for _ in range(2):
+            model = LocalW2Regressor(**QUICK, base=Ridge(), random_state=np.random.RandomState(1))
+            runs.append([model.fit(x, y).predict(x) for _ in range(2)])
+        np.testing.assert_array_equal(runs[0], runs[1])
+        assert not np.array_equal(runs[0][0], runs[0][1])
+
+    def test_nothing_global_is_touched(self):
+        x, y = Nonlinear().sample(60, random_state=0)
+        np.random.seed(0)  # noqa: NPY002
+        torch.manual_seed(0)
+        before = np.random.get_state()[1].copy(), torch.get_rng_state()  # noqa: NPY002
+        LocalW2Regressor(**QUICK).fit(x, y).sample(x)
+        np.testing.assert_array_equal(np.random.get_state()[1], before[0])  # noqa: NPY002
+        assert torch.equal(torch.get_rng_state(), before[1])
+
+    def test_a_base_without_a_seed_gets_one(self):
+        x, y = two_outputs(80)
+        base = HistGradientBoostingRegressor(max_iter=5, max_features=0.5)
+        model = LocalW2Regressor(**QUICK, base=base, random_state=0)
+        np.testing.assert_array_equal(
+            model.fit(x, y[:, 0]).predict(x), clone(model).fit(x, y[:, 0]).predict(x)
+        )
+        assert base.random_state is None
+
+    def test_companions_do_not_matter(self, fitted):
+        model, x, _ = fitted
+        together = model.predict(x, return_std=True)
+        alone = [model.predict(x[i : i + 1], return_std=True) for i in range(3)]
+        np.testing.assert_allclose([m[0] for m, _ in alone], together[0][:3], rtol=1e-12)
+        np.testing.assert_allclose([s[0] for _, s in alone], together[1][:3], rtol=1e-10)
+        q = model.predict_quantiles(x, [0.3])
+        np.testing.assert_allclose(model.predict_quantiles(x[::-1], [0.3])[:, ::-1], q, rtol=1e-12)
+
+
+class TestPaper:
+    def test_is_the_printed_method_on_raw_data(self):
+        """The call of the documentation, but for the size of the network and the epochs."""
+        x, y = Nonlinear().sample(200, random_state=0)
+        model = LocalW2Regressor(
+            base=None,
+            debiased=False,
+            delta=0.1,
+            standardize=False,
+            n_draws=1,
+            learning_rate=0.025,
+            schedule="constant",
+            width=8,
+            max_epochs=30,
+            random_state=0,
+        ).fit(x, y)
+        config = model.fit_.config
+        net = RandomMLP(1, 1, 8, 2, generator=torch.Generator().manual_seed(config.seed))
+        objective = Objective(torch.tensor(y[:, None], dtype=torch.float32), Neighborhoods.within(x, 0.1))
+        by_hand = FitConfig(
+            max_epochs=30, learning_rate=0.025, schedule="constant", n_draws=1, seed=config.seed
+        )
+        fit = train(net, objective, torch.tensor(x, dtype=torch.float32), by_hand)
+        assert fit.losses == model.fit_.losses
+        for ours, theirs in zip(model.model_.parameters(), net.parameters(), strict=True):
+            assert torch.equal(ours, theirs.double())
+        assert model.base_models_ == ()
+        assert model.base_name_ == "none"
+        draws = net.double().sample(torch.tensor([[0.4]], dtype=torch.float64), 20000)[:, 0, 0].numpy()
+        mean, std = model.predict([[0.4]], return_std=True)
+        assert mean[0] == pytest.approx(draws.mean(), abs=0.05)
+        assert std[0] == pytest.approx(draws.std(), rel=0.05)
+
+    @pytest.mark.parametrize("norm", [Weighted([1.0, 0.0]), Mahalanobis(np.diag([1.0, 1e-12]))])
+    def test_a_norm_applies_to_x_as_given(self, norm):
+        x, y = two_outputs(60)
+        scaled = LocalW2Regressor(**QUICK, base=None, delta=0.3, norm=norm, random_state=0).fit(x, y[:, 0])
+        plain = Neighborhoods.within(x[:, :1], 0.3)
+        objective, _ = scaled._objective(x, y[:, :1], scaled.model_, scaled.fit_.config)
+        assert torch.equal(objective.hoods.sizes, plain.at_least(2).sizes)
+
+    @pytest.mark.parametrize(
+        ("name", "n_outputs", "debiased", "expected"),
+        [
+            ("w2", 1, True, SquaredW2(debiased=True)),
+            ("w2", 2, True, SlicedW2(debiased=True)),
+            ("w2", 2, False, SquaredW2()),
+            ("sliced", 2, False, SlicedW2()),
+            ("mmd", 1, True, MMD()),
+            ("energy", 2, True, EnergyScore()),
+            ("mse", 1, True, MSE()),
+            ("meanvar", 1, True, MeanVar()),
+            (MMD(3), 1, True, MMD(3)),
+        ],
+    )
+    def test_discrepancies(self, name, n_outputs, debiased, expected):
+        x, y = two_outputs(40)
+        model = LocalW2Regressor(max_epochs=2, width=4, base=None, discrepancy=name, debiased=debiased)
+        model.fit(x, y[:, :n_outputs])
+        objective, _ = model._objective(x, y[:, :n_outputs], model.model_, model.fit_.config)
+        assert objective.discrepancy == expected
+
+
+class TestParts:
+    def test_anchored_is_the_loss_plus_the_squared_mean(self):
+        y, yhat = torch.randn(30, 2, dtype=torch.float64), torch.randn(4, 30, 2, dtype=torch.float64)
+        hoods = Neighborhoods.nearest(np.arange(30.0), 5)
+        plain, held = SlicedW2(4, debiased=True), Anchored(SlicedW2(4, debiased=True), 3.0)
+        pairs = sum((yhat[r] * yhat[s]).mean() for r in range(4) for s in range(4) if r != s) / 12
+        gap = Objective(y, hoods, held)(yhat) - Objective(y, hoods, plain)(yhat)
+        assert gap == pytest.approx(float(3 * pairs))
+        assert torch.autograd.gradcheck(Objective(y, hoods, held), yhat.requires_grad_())
+
+    def test_anchor_strength_tells_noise_from_signal(self):
+        rng = np.random.default_rng(0)
+        x = np.linspace(0, 1, 1000)
+        hoods = Neighborhoods.nearest(x, 50)
+        noise = rng.normal(size=(1000, 1))
+        assert anchor_strength(hoods, noise) > 1
+        assert anchor_strength(hoods, noise + 2 * np.sin(6 * x)[:, None]) < 0.1
+        assert anchor_strength(hoods, np.zeros((1000, 1))) == MOST
+
+    def test_local_spread_sees_the_local_size(self):
+        rng = np.random.default_rng(0)
+        x = np.linspace(0, 1, 400)
+        residuals = rng.normal(size=(400, 1)) * np.where(x < 0.5, 1.0, 5.0)[:, None]
+        spread = local_spread(Neighborhoods.nearest(x, 40), residuals)
+        assert spread[350] / spread[50] == pytest.approx(5, rel=0.4)
+
+    def test_out_of_fold_means_have_not_seen_their_row(self):
+        x, y = two_outputs(60)
+        hoods = Neighborhoods.nearest(x, 12)
+        changed = y.copy()
+        changed[7] += 100.0
+        before, after = (fold_base(LinearRegression(), x, v, hoods, 6, 0) for v in (y, changed))
+        raw = [
+            (mean.out_of_fold - mean.intercept) / np.where(mean.slope > 0, mean.slope, 1)
+            for mean in (before, after)
+        ]
+        np.testing.assert_allclose(raw[0][7], raw[1][7])
+        assert not np.allclose(raw[0], raw[1])
+
+    @pytest.mark.parametrize("residual", [True, False])
+    def test_balanced_draws_have_the_law_of_plain_ones(self, residual):
+        net = RandomMLP(3, 2, 7, 3, residual, initial_std=None, generator=torch.Generator().manual_seed(0))
+        x = torch.randn(9, 3, generator=torch.Generator().manual_seed(1)).double()
+        draws = balanced_draws(net.double(), x, 200, torch.Generator().manual_seed(2))
+        assert draws.shape == (200, 9, 2)
+        alone = balanced_draws(net, x[4:5], 200, torch.Generator().manual_seed(2))
+        torch.testing.assert_close(draws[:, 4:5], alone, rtol=1e-12, atol=1e-12)
+        plain = net.sample_common(x, 100_000, torch.Generator().manual_seed(3))
+        torch.testing.assert_close(draws.mean(0), plain.mean(0), rtol=0, atol=0.3 * float(plain.std()))
+        torch.testing.assert_close(draws.std(0), plain.std(0), rtol=0.3, atol=0.05)
+
+    def test_balanced_draws_have_exact_linear_moments(self):
+        net = RandomMLP(1, 1, 5, 1).double()
+        with torch.no_grad():
+            for layer in net.layers:
+                layer.mean.zero_(), layer.std.zero_(), layer.bias.zero_()
+            net.layers[-1].bias.fill_(2.0)
+            net.layers[0].bias.fill_(1.0)
+            net.layers[-1].std.fill_(1.0)
+        draws = balanced_draws(net, torch.zeros(3, 1, dtype=torch.float64), 200, torch.Generator())
+        assert draws.mean(0).numpy() == pytest.approx(2.0)
+        assert draws.var(0, correction=0).numpy() == pytest.approx(5.0)
+
+
+class TestData:
+    @pytest.mark.parametrize("n", [2, 3, 5, 8, 19])
+    @pytest.mark.parametrize("base", ["auto", None])
+    def test_few_rows(self, n, base):
+        rng = np.random.default_rng(0)
+        model = LocalW2Regressor(max_epochs=10, width=4, base=base, random_state=0)
+        assert np.isfinite(
+            model.fit(rng.normal(size=(n, 2)), rng.normal(size=n)).predict(np.zeros((3, 2)))
+        ).all()
+
+    @pytest.mark.parametrize("base", ["auto", None])
+    def test_constant_y_constant_columns_and_copies_of_x(self, base):
+        rng = np.random.default_rng(0)
+        model = LocalW2Regressor(**QUICK, base=base, random_state=0)
+        mean, std = model.fit(rng.normal(size=(80, 2)), np.full(80, 3.0)).predict(
+            [[0.0, 0.0]], return_std=True
+        )
+        assert mean[0] == pytest.approx(3, abs=1e-9)
+        assert std[0] == pytest.approx(0, abs=1e-9)
+        x = np.column_stack([np.repeat([0.0, 1.0], 50), np.ones(100)])
+        assert np.isfinite(model.fit(x, rng.normal(size=100)).predict(x)).all()
+
+    @pytest.mark.parametrize("kind", ["pandas", "polars"])
+    def test_data_frames(self, kind):
+        frames = pytest.importorskip(kind)
+        x, y = two_outputs(60)
+        frame = frames.DataFrame({"a": x[:, 0], "b": x[:, 1]})
+        target = frames.DataFrame({"u": y[:, 0], "v": y[:, 1]})
+        model = LocalW2Regressor(**QUICK, base=Ridge(), random_state=0).fit(frame, target)
+        assert list(model.feature_names_in_) == ["a", "b"]
+        plain = LocalW2Regressor(**QUICK, base=Ridge(), random_state=0).fit(x, y)
+        np.testing.assert_array_equal(model.predict(frame), plain.predict(x))
+        with pytest.raises(ValueError, match="feature names"):
+            model.predict(frames.DataFrame({"b": x[:, 1], "a": x[:, 0]}))
+
+    def test_a_base_for_one_output_is_used_for_each(self):
+        x, y = two_outputs(80)
+        base = HistGradientBoostingRegressor(max_iter=5)
+        model = LocalW2Regressor(**QUICK, base=base, random_state=0).fit(x, y)
+        assert model.predict(x).shape == (80, 2)
+
+    def test_a_base_whose_predict_comes_with_its_fit(self):
+        """A stack has no attribute predict until it is fitted."""
+        x, y = two_outputs(80)
+        stack = StackingRegressor([("ridge", Ridge()), ("line", LinearRegression())], Ridge(), cv=2)
+        model = LocalW2Regressor(**QUICK, base=stack, random_state=0).fit(x, y[:, 0])
+        assert model.score(x, y[:, 0]) > 0.1
+        assert model.base_name_ == "given"
+
+    def test_numpy_scalars_are_settings(self, tmp_path):
+        """As a grid of settings gives them; saved, in mini-batches, with a checkpoint."""
+        x, y = two_outputs(60)
+        plain = {"max_epochs": 4, "width": 6, "depth": 1, "n_draws": 3, "batch_balls": 20, "n_folds": 3}
+        plain |= {
+            "learning_rate": 0.25,
+            "debiased": True,
+            "residual": False,
+            "standardize": True,
+            "delta": 0.5,
+        }
+        given = {name: np.array(value)[()] for name, value in plain.items()} | {
+            "learning_rate": np.float32(0.25)
+        }
+        given["checkpoint"] = tmp_path / "c"
+        fits = [
+            LocalW2Regressor(**settings, base=Ridge(), random_state=np.int64(0)).fit(x, y[:, 0])
+            for settings in (plain, given)
+        ]
+        fits[1].save(tmp_path / "model")
+        for model in (fits[1], load(tmp_path / "model")):
+            np.testing.assert_array_equal(model.predict(x), fits[0].predict(x))
+        SquaredW2(debiased=np.True_)
+        model = LocalW2Regressor(**QUICK, base=None, discrepancy=SlicedW2(np.int64(4), np.True_)).fit(x, y)
+        model.save(tmp_path / "sliced")
+        assert load(tmp_path / "sliced").discrepancy == SlicedW2(4, True)
+
+    def test_units_do_not_matter(self):
+        x, y = two_outputs(80)
+        model = LocalW2Regressor(**QUICK, base=Ridge(), random_state=0)
+        ours = model.fit(x, y).predict(x)
+        theirs = clone(model).fit(1e6 * x, 1e-3 * y).predict(1e6 * x)
+        assert np.corrcoef(ours.ravel(), theirs.ravel())[0, 1] > 0.999
+
+    def test_in_a_grid_search(self):
+        x, y = Nonlinear().sample(60, random_state=0)
+        search = GridSearchCV(
+            LocalW2Regressor(**QUICK, base=Ridge(), random_state=0), {"depth": [1, 2]}, cv=2
+        )
+        assert search.fit(x, y).best_params_["depth"] in (1, 2)
+
+
+class Foreign(RegressorMixin, BaseEstimator):
+    """A regressor that no model file can hold."""
+
+    def fit(self, X, y):
+        self.mean_ = float(np.mean(y))
+        return self
+
+    def predict(self, X):
+        return np.full(len(X), self.mean_)
+
+
+class Watched(Foreign):
+    """Tells a list, which clones share, of every fit."""
+
+    def __init__(self, fits=None):
+        self.fits = fits
+
+    def fit(self, X, y):
+        self.fits.append(len(X))
+        return super().fit(X, y)
+
+    def __sklearn_clone__(self):
+        return Watched(self.fits)
+
+
+class TestRefit:
+    @pytest.mark.parametrize("failure", [FloatingPointError, KeyboardInterrupt])
+    @pytest.mark.parametrize("stage", ["train", "center_rows"])
+    def test_one_that_fails_leaves_the_old_fit_whole(self, monkeypatch, failure, stage):
+        x, y = two_outputs(60)
+        model = LocalW2Regressor(**QUICK, base=Ridge(), random_state=0).fit(x, y)
+        before, fitted = model.predict(x, return_std=True), dict(vars(model))
+
+        def fail(*arguments):
+            raise failure
+
+        monkeypatch.setattr(regression, stage, fail)
+        with pytest.raises(failure):
+            model.set_params(base=LinearRegression()).fit(100 * x[:, :1], 1000 * y[:, 0])
+        for old, new in zip(before, model.predict(x, return_std=True), strict=True):
+            np.testing.assert_array_equal(old, new)
+        assert vars(model).keys() == fitted.keys()
+        assert all(vars(model)[name] is value for name, value in fitted.items() if name != "base")
+
+    def test_one_that_succeeds_leaves_nothing_of_the_old(self):
+        pandas = pytest.importorskip("pandas")
+        x, y = two_outputs(60)
+        model = LocalW2Regressor(**QUICK, base=Ridge(), random_state=0)
+        model.fit(pandas.DataFrame(x, columns=["a", "b"]), y)
+        fresh = clone(model).fit(x[:, :1], y[:, 0])
+        assert model.fit(x[:, :1], y[:, 0]) is model
+        assert vars(model).keys() == vars(fresh).keys()  # no feature_names_in_
+        np.testing.assert_array_equal(model.predict(x[:, :1]), fresh.predict(x[:, :1]))
+
+    def test_ctrl_c_after_an_epoch_keeps_what_there_is(self, monkeypatch):
+        x, y = two_outputs(60)
+
+        def interrupted(model, objective, inputs, config):
+            def stop(entry):
+                if entry["epoch"] == 3:
+                    raise KeyboardInterrupt
+
+            return train(model, objective, inputs, config, callbacks=(stop,))
+
+        monkeypatch.setattr(regression, "train", interrupted)
+        with pytest.warns(UserWarning, match="interrupted after epoch 3 of 20"):
+            model = LocalW2Regressor(**QUICK, base=Ridge(), random_state=0).fit(x, y)
+        assert model.fit_.stopped == "interrupted after epoch 3"
+        assert np.isfinite(model.predict(x)).all()
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("settings", "words"),
+        [
+            ({"base": "ridge"}, "base='ridge' is not a regressor"),
+            ({"base": Ridge}, "give 'auto', None or an instance"),
+            ({"delta": "small"}, "delta='small' is not known"),
+            ({"delta": -1.0}, "is not a radius"),
+            ({"norm": "l1"}, "norm='l1' is not known"),
+            ({"discrepancy": "kl"}, "discrepancy='kl' is not known; give one of w2"),
+            ({"n_folds": 1}, "n_folds=1 must be >= 2"),
+            ({"width": 0}, "width=0 must be >= 1"),
+            ({"activation": "sin"}, "activation='sin' is not known"),
+            ({"learning_rate": 0.0}, "learning_rate=0.0 must be a positive"),
+            ({"max_epochs": 0}, "max_epochs=0 must be >= 1"),
+            ({"checkpoint": 3}, "checkpoint=3 is not a path"),
+            ({"checkpoint": "/proc/c"}, "checkpoint='/proc/c' cannot be written"),
+            ({"history": 3}, "history=3 is not a path"),
+            ({"history": "/proc/c"}, "history='/proc/c' cannot be written"),
+            ({"residual": 1}, "residual=1 must be True or False"),
+            ({"standardize": "no"}, "standardize='no' must be True or False"),
+            ({"debiased": "no"}, "debiased='no' must be True or False"),
+            ({"storable": 0}, "storable=0 must be True or False"),
+            ({"schedule": "linear"}, "schedule='linear' is not known"),
+            ({"delta": np.array([0.1, 0.2])}, "is not a number; it is the radius"),
+            ({"norm": np.eye(2)}, "is not known; give 'auto' or a Norm"),
+            ({"device": "meta"}, "device='meta' cannot be used here: .* Give 'auto' or 'cpu'"),
+            ({"device": "abacus"}, "device='abacus' is not one that torch knows"),
+            ({"random_state": "x"}, "cannot be used to seed"),
+            ({"base": None, "delta": 1e-9}, "no ball has 2 rows"),
+        ],
+    )
+    @pytest.mark.filterwarnings("ignore")
+    def test_settings(self, settings, words):
+        x, y = Nonlinear().sample(30, random_state=0)
+        with pytest.raises(ValueError, match=words):
+            LocalW2Regressor(**{**QUICK, **settings}).fit(x, y)
+
+    def test_arguments(self, fitted):
+        model, x, _ = fitted
+        for wrong in ([0.5, 1.5], [], [0.0, 0.5], 1.0, [[0.5]]):  # draws have no quantile 0 or 1 to tell of
+            with pytest.raises(ValueError, match=r"levels strictly between 0 and 1|q is empty"):
+                model.predict_quantiles(x, wrong)
+        assert model.predict_quantiles(x[:3], 0.5).shape == (1, 3)
+        for wrong in (90, "0.9", True, None, [0.9]):
+            with pytest.raises(ValueError, match=r"coverage=.* must be a probability strictly between"):
+                model.predict_interval(x, wrong)
+        with pytest.raises(ValueError, match="n_samples=0 must be >= 1"):
+            model.sample(x, 0)
+        with pytest.raises(ValueError, match="2 features"):
+            model.predict(np.zeros((3, 2)))
+
+    @pytest.mark.parametrize("settings", [{"device": "cuda"}, {"checkpoint": "/proc/c"}, {"max_epochs": 0}])
+    @pytest.mark.skipif(torch.cuda.is_available(), reason="cuda can be used here")
+    def test_what_would_fail_late_fails_before_the_base_is_fitted(self, settings):
+        model = LocalW2Regressor(**{**QUICK, **settings}, base=Watched([]), storable=False)
+        with pytest.raises(ValueError, match=r"cannot be used here|cannot be written|max_epochs=0"):
+            model.fit(*Nonlinear().sample(30, random_state=0))
+        assert model.base.fits == []
+
+    @pytest.mark.parametrize(
+        ("change", "words"),
+        [
+            (lambda x, y: (x, 1e101 * y), r"y has values of size .*; squares of more than 1e\+100 overflow"),
+            (lambda x, y: (x, 1e-103 * y), "y varies by .*; squares below 1e-100 vanish. Change its unit"),
+            (lambda x, y: (1e101 * x, y), "X has values of size"),
+            (lambda x, y: (1e-102 * x, y), "X varies by"),
+        ],
+    )
+    def test_extreme_scales(self, change, words):
+        x, y = change(*Nonlinear().sample(30, random_state=0))
+        with pytest.raises(ValueError, match=words):
+            LocalW2Regressor(**QUICK).fit(x, y)
+
+    def test_scales_that_float32_cannot_hold(self):
+        x, y = Nonlinear().sample(30, random_state=0)
+        with pytest.raises(
+            ValueError, match=r"y has values of size .*; squares of more than 1e\+18 overflow"
+        ):
+            LocalW2Regressor(**QUICK, base=None, standardize=False).fit(x, 1e18 * y)
+        # A column that varies in its last digits is a constant one, and fine.
+        constant = np.column_stack([x, np.where(x[:, 0] > 0, 1e-110, 1e-110 * (1 + 1e-15))])
+        assert np.isfinite(LocalW2Regressor(**QUICK, base=None).fit(constant, y).predict(constant)).all()
+
+    def test_a_base_that_cannot_be_saved_is_refused_before_the_fit(self):
+        x, y = Nonlinear().sample(40, random_state=0)
+        model = LocalW2Regressor(**QUICK, base=Foreign(), random_state=0)
+        with pytest.raises(ValueError, match=r"could not be saved: .*Foreign.*storable=False"):
+            model.fit(x, y)
+        assert not hasattr(model, "base_models_")
+        assert model.set_params(storable=False).fit(x, y).sample(x).shape == (1, 40)
+        with pytest.raises(ValueError, match="Foreign"):
+            model.save("never written")
+
+
+class TestStored:
+    @pytest.mark.parametrize("outputs", [1, 2])
+    @pytest.mark.parametrize(
+        "settings",
+        [
+            {},
+            {"base": None, "delta": 0.5, "norm": Weighted([1.0, 2.0]), "discrepancy": EnergyScore()},
+            {"base": make_pipeline(StandardScaler(), Ridge()), "residual": False, "activation": "tanh"},
+        ],
+        ids=["auto", "none", "given"],
+    )
+    def test_round_trip_is_exact(self, tmp_path, outputs, settings):
+        x, y = two_outputs(90)
+        y = y[:, 0] if outputs == 1 else y
+        model = LocalW2Regressor(**QUICK, **settings, random_state=0).fit(x, y)
+        write(tmp_path / "model", model.to_stored())
+        loaded = LocalW2Regressor.from_stored(read(tmp_path / "model"))
+        for a, b in zip(model.predict(x, return_std=True), loaded.predict(x, return_std=True), strict=True):
+            np.testing.assert_array_equal(a, b)
+        np.testing.assert_array_equal(model.sample(x, 3, 1), loaded.sample(x, 3, 1))
+        np.testing.assert_array_equal(model.predict_quantiles(x, [0.2]), loaded.predict_quantiles(x, [0.2]))
+        assert repr(loaded) == repr(model)
+        assert loaded.fit_.losses == model.fit_.losses
+        assert loaded.base_name_ == model.base_name_
+        np.testing.assert_array_equal(clone(loaded).fit(x, y).predict(x), model.predict(x))
+
+    def test_feature_names_survive(self):
+        pandas = pytest.importorskip("pandas")
+        x, y = two_outputs(40)
+        frame = pandas.DataFrame(x, columns=["a", "b"])
+        model = LocalW2Regressor(**QUICK, base=None).fit(frame, y)
+        loaded = LocalW2Regressor.from_stored(model.to_stored())
+        np.testing.assert_array_equal(loaded.predict(frame), model.predict(frame))
+        assert list(loaded.feature_names_in_) == ["a", "b"]
+
+    @pytest.mark.parametrize(
+        "spoil",
+        [
+            lambda s, t: s.pop("parameters"),
+            lambda s, t: s["parameters"].update(width=10**9),
+            lambda s, t: s["parameters"].update(depth=10**9),
+            lambda s, t: s["parameters"].update(nonsense=1),
+            lambda s, t: s["parameters"].update(norm={"object": "system", "fields": {}}),
+            lambda s, t: s.update(n_features=3),
+            lambda s, t: s.update(n_outputs=True),
+            lambda s, t: s.update(y_ndim=7),
+            lambda s, t: s.update(feature_names=["a"]),
+            lambda s, t: s.update(y_ndim=True),
+            lambda s, t: s.update(y_ndim=1.0),
+            lambda s, t: s.update(feature_names="ab"),
+            lambda s, t: s.update(feature_names=["a", 3]),
+            lambda s, t: s.update(seed=-1),
+            lambda s, t: s.update(seed=2**63),
+            lambda s, t: s.update(seed=1.0),
+            lambda s, t: s.update(base_name=3),
+            lambda s, t: s["parameters"].update(base="ridge"),
+            lambda s, t: s["parameters"].update(base="auto"),  # without base models
+            lambda s, t: s["parameters"].update(base={"regressor": "other"}),
+            lambda s, t: s["parameters"].update(residual=1),
+            lambda s, t: s["fit"].update(stopped=3),
+            lambda s, t: s["fit"].update(seconds="long"),
+            lambda s, t: s["fit"].update(best_epoch="first"),
+            lambda s, t: s["fit"].update(history=[{"loss": 1.0}, {"loss": 1.0}]),
+            lambda s, t: t.pop("history.epoch"),
+            lambda s, t: t.pop("history.loss"),
+            lambda s, t: t.update({"history.rate": torch.zeros(3, dtype=torch.float64)}),
+            lambda s, t: t.update({"history.epoch": torch.tensor([1.0, 3.0], dtype=torch.float64)}),
+            lambda s, t: s["fit"].update(more=1),
+            lambda s, t: s["fit"]["config"].update(max_epochs=-1),
+            lambda s, t: t.pop("x_scale"),
+            lambda s, t: t.update(y_factor=torch.tensor([[np.nan]], dtype=torch.float64)),
+            lambda s, t: t.pop("model.layers.0.bias"),
+        ],
+    )
+    def test_parts_that_do_not_fit_are_refused(self, spoil):
+        x, y = two_outputs(40)
+        stored = LocalW2Regressor(max_epochs=2, width=4, base=None).fit(x, y[:, 0]).to_stored()
+        spoil(stored.settings, stored.tensors)
+        with pytest.raises(ValueError):
+            LocalW2Regressor.from_stored(stored)
+
+    def test_paths_of_this_machine_stay_here(self, tmp_path):
+        x, y = two_outputs(40)
+        files = {"checkpoint": tmp_path / "c", "history": tmp_path / "h"}
+        stored = LocalW2Regressor(max_epochs=2, width=4, base=None, **files).fit(x, y).to_stored()
+        assert str(tmp_path) not in repr(stored.settings)
+        loaded = LocalW2Regressor.from_stored(stored)
+        assert loaded.checkpoint is None
+        assert loaded.history is None
+        assert loaded.fit_.config.checkpoint is None
+        assert loaded.fit_.config.history is None
+
+    def test_another_kind_is_refused(self):
+        with pytest.raises(ValueError, match="this is a stored line, not a LocalW2Regressor"):
+            LocalW2Regressor.from_stored(Stored("line"))
+
+
+KILLED = """
+import os, signal, sys
+import numpy as np
+from localw2.datasets import Nonlinear
+from localw2.estimators.regression import regressor as regression
+from localw2.training.loop import train
+
+def cut(model, objective, x, config):
+    stop = lambda entry: entry["epoch"] == 70 and os.kill(os.getpid(), signal.SIGKILL)
+    return train(model, objective, x, config, callbacks=(stop,))
+
+regression.train = cut
+x, y = Nonlinear().sample(80, random_state=0)
+model = regression.LocalW2Regressor(max_epochs=100, width=8, n_folds=3, random_state=0)
+model.set_params(checkpoint=sys.argv[1]).fit(x, y)
+"""
+
+
+class TestCheckpoint:
+    def test_a_killed_fit_resumes(self, tmp_path):
+        path = tmp_path / "checkpoint"
+        killed = subprocess.run([sys.executable, "-c", KILLED, str(path)], check=False, capture_output=True)
+        assert killed.returncode == -9, killed.stderr
+        assert path.exists()
+        x, y = Nonlinear().sample(80, random_state=0)
+        settings = {"max_epochs": 100, "width": 8, "n_folds": 3, "random_state": 0}
+        whole = LocalW2Regressor(**settings).fit(x, y)
+        with pytest.raises(ValueError, match="checkpoint of another fit"):
+            LocalW2Regressor(**settings, checkpoint=path).fit(x, y + 1)
+        resumed = LocalW2Regressor(**settings, checkpoint=path).fit(x, y)
+        np.testing.assert_array_equal(resumed.predict(x), whole.predict(x))
+        assert resumed.fit_.losses == whole.fit_.losses
+        assert not path.exists()
+
+    def test_a_random_state_that_moves_on_is_refused(self, tmp_path):
+        x, y = Nonlinear().sample(60, random_state=0)
+        for state in (np.random.RandomState(0), np.random.default_rng(0)):
+            model = LocalW2Regressor(**QUICK, checkpoint=tmp_path / "c", random_state=state)
+            with pytest.raises(ValueError, match=r"which moves on with every fit: .* Give an int, or None"):
+                model.fit(x, y)
+
+    def test_the_fingerprint_is_that_of_the_law_alone(self):
+        """Addresses differ between processes; where a fit is stored, or how it is shown, does not matter."""
+        x, y = two_outputs(20)
+
+        def taken(**settings):
+            return fingerprint(LocalW2Regressor(**settings), x, y)
+
+        steps = [make_pipeline(FunctionTransformer(lambda v: v), Ridge()) for _ in range(2)]
+        assert repr(steps[0]) != repr(steps[1])
+        assert taken(base=steps[0]) == taken(base=steps[1])
+        assert taken() == taken(storable=False, verbose=True, checkpoint="c", history="h", device="cpu")
+        assert taken() != taken(width=51)
+
+    @pytest.mark.parametrize("calibrate", [False, True])
+    def test_the_history_file_has_the_epochs_of_the_fit_and_changes_nothing(self, tmp_path, calibrate):
+        """With calibration it stays that of the whole fit, not of the parts that follow."""
+        x, y = Nonlinear().sample(60, random_state=0)
+        settings = QUICK | {"base": None, "calibrate": calibrate, "random_state": 0}
+        plain = LocalW2Regressor(**settings).fit(x, y)
+        model = clone(LocalW2Regressor(**settings, history=tmp_path / "h.jsonl"))
+        assert model.get_params()["history"] == tmp_path / "h.jsonl"
+        model.fit(x, y)
+        np.testing.assert_array_equal(model.predict(x), plain.predict(x))
+        lines = [json.loads(line) for line in (tmp_path / "h.jsonl").read_text().splitlines()]
+        assert lines == model.fit_.history
+        assert [line["loss"] for line in lines] == plain.fit_.losses
+
+    def test_without_a_random_state_the_second_call_finds_the_first(self, tmp_path):
+        x, y = Nonlinear().sample(60, random_state=0)
+        fits = [LocalW2Regressor(**QUICK, checkpoint=tmp_path / "c").fit(x, y).predict(x) for _ in range(2)]
+        np.testing.assert_array_equal(*fits)
+
+
+@pytest.mark.parametrize("value", [1e300, -1e300])
+def test_rows_that_no_number_can_follow_are_refused(value):
+    x = np.random.default_rng(0).normal(size=(40, 1))
+    model = LocalW2Regressor(base=None, max_epochs=1, width=4, random_state=0).fit(x, x[:, 0])
+    for answer in (model.predict, model.sample, model.predict_quantiles):
+        with pytest.raises(ValueError, match=r"where nothing can be computed. Check its units"):
+            answer([[0.0], [value]])
+
+
+def test_far_rows_have_finite_draws_few_or_many():
+    x = np.random.default_rng(0).normal(size=(40, 1))
+    model = LocalW2Regressor(base=None, max_epochs=1, width=4, random_state=0).fit(x, x[:, 0])
+    rows = np.full((100, 1), 1e21)
+    assert np.isfinite(model.sample(rows[:2], 10)).all()
+    assert np.isfinite(model.sample(rows, 2000)).all()
+
+
+def test_what_is_no_table_is_told_as_by_scikit_learn():
+    x = np.arange(20.0)
+    model = LocalW2Regressor(base=None, max_epochs=1)
+    with pytest.raises(ValueError, match=r"Expected 2D array, got 1D array|Expected a 2-dimensional"):
+        model.fit(pd.Series(x), x)
+    with pytest.raises(ValueError, match="requires y to be passed, but the target y is None"):
+        model.fit(pd.DataFrame({"a": x, "b": "u"}), None)

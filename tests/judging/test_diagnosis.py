@@ -1,0 +1,403 @@
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import beta, binom, kstest, norm
+
+from localw2.balls.norms import Euclidean
+from localw2.judging.diagnosis.checks import (
+    RowStatistics,
+    check_inputs,
+    exact_share,
+    holm_adjusted,
+    regions,
+    skill,
+)
+from localw2.judging.diagnosis.diagnose import diagnose
+from localw2.metrics import crps
+
+
+def problem(seed, n=300, n_samples=60, scale=1.0, shift=0.0):
+    """x (n, 2), y (n,) and draws (S, n) of a law whose mean and SD change with x."""
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-1, 1, (n, 2))
+    mean, std = 2 * x[:, 0], 0.5 + 0.4 * np.abs(x[:, 1])
+    y = mean + std * rng.normal(size=n)
+    return x, y, mean + std * (shift + scale * rng.normal(size=(n_samples, n)))
+
+
+def gaussian_pairs(seed, n, correlation, n_samples=60):
+    rng = np.random.default_rng(seed)
+    root = np.linalg.cholesky([[1, correlation], [correlation, 1]])
+    x = rng.normal(size=(n, 1))
+    return x, x + rng.normal(size=(n, 2)) @ root.T, x + rng.normal(size=(n_samples, n, 2)), root
+
+
+def alarms(n_sets, **settings):
+    return sum(
+        not diagnose(y, draws, x, random_state=seed).calibrated
+        for seed, (x, y, draws) in ((seed, problem(seed, **settings)) for seed in range(n_sets))
+    )
+
+
+@pytest.mark.parametrize(("n", "n_samples"), [(300, 60), (60, 3)])
+def test_false_alarms_are_rare(n, n_samples):
+    # At most .05 by Holm; 99.9 % band of a fair count, since these are two of many tests.
+    found = alarms(150, n=n, n_samples=n_samples)
+    assert found <= binom.ppf(0.999, 150, 0.05)
+
+
+def test_false_alarms_with_two_outputs_atoms_and_flat_spread():
+    rng = np.random.default_rng(0)
+    found = 0
+    for seed in range(100):
+        rate = rng.uniform(0, 2, 200)
+        y = np.stack([rng.poisson(rate), rng.normal(size=200)], axis=-1)
+        draws = np.stack([rng.poisson(rate, (30, 200)), rng.normal(size=(30, 200))], axis=-1)
+        found += not diagnose(y, draws, rate, random_state=seed).calibrated
+    assert found <= binom.ppf(0.999, 100, 0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n_samples", [10, 200])
+def test_false_alarms_campaign(n_samples):
+    found = alarms(2000, n=400, n_samples=n_samples)
+    assert found <= binom.ppf(0.995, 2000, 0.05)
+    assert found >= 2000 * 0.01  # a test that never rejects would see nothing
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        ({"scale": 1.25}, "wide"),
+        ({"scale": 0.8}, "narrow"),
+        ({"shift": 0.3}, "below"),
+        ({"shift": -0.3}, "above"),
+    ],
+)
+def test_power_against_wrong_spread_and_mean(change, kind):
+    found = [
+        diagnose(y, s, x, random_state=0) for x, y, s in (problem(i, n=500, **change) for i in range(20))
+    ]
+    right = sum(bool(f.failures) and f.failures[0][0] == kind for f in found)
+    assert right >= 18
+
+
+def test_power_in_one_region_only():
+    found = []
+    for seed in range(10):
+        x, y, draws = problem(seed, n=800)
+        middle = draws.mean(0)
+        quarter = x[:, 1] > 0.5
+        found.append(
+            diagnose(y, np.where(quarter, middle + 0.65 * (draws - middle), draws), x, random_state=0)
+        )
+    named = sum("x1 in" in " ".join(f.verdict) or "predicted SD in" in " ".join(f.verdict) for f in found)
+    assert named >= 8
+    assert all(f.verdict[0].startswith("Not calibrated") for f in found if f.failures)
+
+
+def test_power_against_shape():
+    rng = np.random.default_rng(0)
+    y = rng.choice([-1.0, 1.0], 600) + 0.1 * rng.normal(size=600)
+    draws = np.sqrt(1.01) * rng.normal(size=(100, 600))
+    found = diagnose(y, draws, np.arange(600.0), random_state=0)
+    assert found.failures[0][0] == "shape"
+    assert found.groups[0].adjusted["shape"] < 1e-6
+
+
+@pytest.mark.parametrize("correlation", [0.5, -0.5])
+def test_power_against_outputs_taken_as_independent(correlation):
+    x, y, draws, root = gaussian_pairs(0, 400, correlation)
+    found = diagnose(y, draws, x, random_state=0)
+    assert [kind for kind, _ in found.failures] == ["dependence"]
+    side = "more" if correlation > 0 else "less"
+    assert f"outputs 0 and 1 go together {side} than their draws" in found.verdict[0]
+    together = x + (draws - x) @ root.T
+    assert diagnose(y, together, x, random_state=0).calibrated
+    assert "y0 times y1" in found.table()
+
+
+def test_pit_stays_uniform_in_regions_of_predicted_spread():
+    # Few draws: grouping by the SD of the draws alone would make y look too scattered where it is low.
+    rng = np.random.default_rng(0)
+    y, draws = rng.normal(size=(20_000, 1)), rng.normal(size=(8, 20_000, 1))
+    rows = RowStatistics.of(y, draws, [], rng)
+    for values in (rows.width[:, 0], rows.centre[:, 0]):
+        for region in regions(values, 4):
+            assert kstest(rows.pit[region, 0], "uniform").pvalue > 1e-4
+    lowest = regions(rows.std[:, 0], 4)[0]
+    assert kstest(rows.pit[lowest, 0], "uniform").pvalue < 1e-10
+
+
+def test_row_statistics_do_not_depend_on_the_chunks(monkeypatch):
+    _, y, draws = problem(0)
+    whole = RowStatistics.of(y[:, None], draws[..., None], [], np.random.default_rng(0))
+    monkeypatch.setattr("localw2.judging.diagnosis.checks.CHUNK", 1000)
+    parts = RowStatistics.of(y[:, None], draws[..., None], [], np.random.default_rng(0))
+    for name in ("crps", "mean", "std", "centre", "width"):
+        np.testing.assert_allclose(getattr(parts, name), getattr(whole, name), rtol=1e-12)
+    np.testing.assert_allclose(whole.mean[:, 0], draws.mean(0))
+    np.testing.assert_allclose(whole.std[:, 0], draws.std(0, ddof=1))
+    np.testing.assert_allclose(whole.crps[:, 0], crps(y, draws))
+    assert np.abs(parts.pit - whole.pit).max() <= 1 / (30 + 1)  # half of the 60 draws place y
+
+
+def test_coverage_and_its_exact_interval():
+    x, y, draws = problem(1, n=300, n_samples=179)
+    overall = diagnose(y, draws, x, coverages=(0.9,), random_state=0).groups[0]
+    nominal, share, low, high = overall.coverage[0]
+    rest = np.delete(draws, np.s_[1::3], axis=0)
+    ranks = (rest < y).sum(0)
+    assert nominal == 0.9
+    # Of 120 places the middle 108 are surely inside.
+    assert share == pytest.approx(np.mean((ranks >= 6) & (ranks < 114)))
+    hits = round(share * 300)
+    np.testing.assert_allclose(
+        [low, high], [beta.ppf(0.025, hits, 301 - hits), beta.ppf(0.975, hits + 1, 300 - hits)]
+    )
+    assert exact_share(7, 7)[2] == 1.0
+
+
+def test_holm_by_hand():
+    p = np.array([0.04, 0.001, 0.03, 0.9])
+    np.testing.assert_allclose(holm_adjusted(p), [0.09, 0.004, 0.09, 0.9])
+
+
+def test_skill_against_a_gaussian_base_rate():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=4000)
+    y, draws = 2 * x + rng.normal(size=4000), 2 * x + rng.normal(size=(100, 4000))
+    found = diagnose(y, draws, x, random_state=0)
+    # The CRPS of a calibrated Gaussian is its SD times 1 / sqrt(pi): 1 here, and sqrt(5) for the base rate.
+    assert abs(found.score - 1 / np.sqrt(np.pi)) < 4 * 0.4 / np.sqrt(4000)
+    assert abs(found.skill - (1 - 1 / np.sqrt(5))) < 4 * found.skill_error
+    assert 0.002 < found.skill_error < 0.02
+    assert "other rows of y" in found.verdict[1]
+    y_train = np.sqrt(5) * rng.normal(size=3000)
+    trained = diagnose(y, draws, x, y_train=y_train, random_state=0)
+    assert "y_train" in trained.base
+    assert abs(trained.skill - found.skill) < 0.02
+
+
+def test_the_base_rate_of_other_rows_is_a_loop():
+    rng = np.random.default_rng(0)
+    y = rng.normal(size=(12, 1))
+    own = np.zeros((12, 1))
+    found = skill(y, rng.normal(size=(5, 12, 1)), own, None, rng)
+    loop = [crps(y[[i], 0], np.delete(y, i)[:, None])[0] for i in range(12)]
+    assert found["base_score"] == pytest.approx(np.mean(loop))
+    assert found["skill"] == 1.0
+
+
+def test_ignoring_the_inputs_has_no_skill():
+    rng = np.random.default_rng(0)
+    x = rng.uniform(size=500)
+    found = diagnose(rng.normal(size=500), rng.normal(size=(50, 500)), x, random_state=0)
+    assert found.calibrated
+    assert abs(found.skill) < 4 * found.skill_error
+    assert any("no sure gain" in line for line in found.verdict)
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.0, 2.0])
+def test_spread_ratio(factor):
+    x, y, draws = problem(3, n=2000, n_samples=20, scale=1 / factor)
+    found = diagnose(y, draws, x, random_state=0)
+    low, high = found.spread_interval[0]
+    assert low < found.spread_ratio[0] < high
+    # Half the width is 2 standard errors, all of it 4.
+    assert abs(np.log(found.spread_ratio[0] / factor)) < np.log(high / low)
+    if factor == 1:
+        assert high / low < 1.15
+
+
+def test_collapsed_draws_are_named():
+    x, y, draws = problem(0)
+    found = diagnose(y, np.broadcast_to(draws.mean(0), draws.shape), x, random_state=0)
+    assert found.constant_draws == (300,)
+    assert found.failures[0][0] == "narrow"
+    assert any("collapsed in 300 rows" in line for line in found.verdict)
+    assert found.to_dict()["spread_ratio"] == [None]
+    some = draws.copy()
+    some[:, :100] = y[:100]  # a law without spread that is right, as at x = 0 of the nonlinear example
+    right = diagnose(y, some, x, random_state=0)
+    assert right.calibrated
+    assert right.constant_draws == (0,)
+    assert 0.8 < right.spread_ratio[0] < 1.2
+
+
+def test_sparse_and_extrapolated_rows():
+    rng = np.random.default_rng(0)
+    x_train = rng.uniform(size=(500, 2))
+    x = np.vstack([rng.uniform(0.1, 0.9, (50, 2)), [[1.5, 0.5]], [[0.5, -0.2]]])
+    y, draws = rng.normal(size=52), rng.normal(size=(20, 52))
+    found = diagnose(y, draws, x, x_train=x_train, delta=0.1, random_state=0)
+    np.testing.assert_array_equal(
+        found.ball_sizes, [(np.linalg.norm(x_train - row, axis=1) <= 0.1).sum() for row in x]
+    )
+    assert found.extrapolated[50:].all()
+    assert found.extrapolated[:50].sum() <= 2
+    assert found.sparse[50:].all()
+    assert "rows lie outside the training inputs" in found.verdict[-1]
+    assert f"{found.sparse.sum()} of 52 rows have fewer than 5 training rows" in found.verdict[-2]
+    assert diagnose(y, draws, x, random_state=0).extrapolated is None
+    # A hole in the middle is inside the range of every column.
+    ring = x_train[np.linalg.norm(x_train - 0.5, axis=1) > 0.3]
+    hole = diagnose(y, draws, np.vstack([x[:51], [[0.5, 0.5]]]), x_train=ring, random_state=0)
+    assert hole.extrapolated[51]
+
+
+@pytest.mark.parametrize("p", [2, 7])
+def test_without_training_rows_a_row_does_not_count_itself(p):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, p))
+    found = check_inputs(x, None, 1.0, Euclidean(), rng)
+    distance = np.linalg.norm(x[:, None] - x[None], axis=2)
+    np.testing.assert_array_equal(found["ball_sizes"], (distance <= 1.0).sum(1) - 1)
+    usual = check_inputs(x, None, None, Euclidean(), rng)
+    assert usual["delta"] == pytest.approx(np.quantile(np.sort(distance, axis=1)[:, 5], 0.99))
+    assert 0 < usual["sparse"].sum() <= 3
+
+
+def test_repeated_training_inputs_make_no_outsiders():
+    rng = np.random.default_rng(0)
+    x_train = np.repeat(np.linspace(0, 1, 20), 10)[:, None]
+    x = np.linspace(0.02, 0.98, 30)
+    found = diagnose(rng.normal(size=30), rng.normal(size=(20, 30)), x, x_train=x_train, random_state=0)
+    assert not found.extrapolated.any()
+
+
+def test_few_rows():
+    x, y, draws = problem(0, n=5)
+    found = diagnose(y, draws, x, random_state=0)
+    assert found.verdict[0].startswith("Too few rows to tell")
+    assert len(found.groups) == 1
+    assert diagnose(y + 50, draws, x, random_state=0).verdict[0].startswith("Not calibrated: y lies above")
+    two = diagnose(y[:2], draws[:2, :2], x[:2], random_state=0)
+    assert json.dumps(two.to_dict(), allow_nan=False)
+    assert two.to_dict()["skill"] is None
+
+
+def test_results_are_plain_and_repeat():
+    x, y, draws = problem(0, n=120)
+    frame = pd.DataFrame(x, columns=["speed", "load"])
+    found = diagnose(y, draws.astype(np.float32), frame, random_state=0)
+    again = diagnose(y, draws.astype(np.float32), frame, random_state=0)
+    text = json.dumps(found.to_dict(), allow_nan=False)
+    assert text == json.dumps(again.to_dict(), allow_nan=False)
+    assert any(group.by == "speed" for group in found.groups)
+    assert found.place_name == "speed"  # the mean depends on it
+    lines = found.table().split("\n")
+    assert len(lines) == 2 + len(found.groups)
+    assert lines[2].startswith("all rows")
+    assert repr(found).startswith("Diagnosis(120 rows, 60 draws")
+    assert found.verdict[0] in repr(found)
+    n_tests = sum(len(group.pvalues) for group in found.groups)
+    assert found.n_tests == n_tests == 3 + 2 * (len(found.groups) - 1)
+
+
+def test_y_of_one_column_is_one_output():
+    x, y, draws = problem(0)
+    flat, column = (
+        diagnose(y, draws, x, random_state=0),
+        diagnose(y[:, None], draws[..., None], x, random_state=0),
+    )
+    assert flat.to_dict() == column.to_dict()
+    assert flat.to_dict() == diagnose(y[:, None], draws, x, random_state=0).to_dict()
+    assert flat.to_dict() == diagnose(y, draws[..., None], x, random_state=0).to_dict()
+
+
+def test_regions_of_few_values_and_constants():
+    assert [len(r) for r in regions(np.repeat([0.0, 1.0], [95, 5]), 4)] == [95, 5]
+    assert [len(r) for r in regions(np.zeros(10), 4)] == [10]
+    assert [len(r) for r in regions(np.arange(100.0), 4)] == [25, 25, 25, 25]
+    assert sorted(np.concatenate(regions(np.random.default_rng(0).integers(0, 9, 50), 3))) == list(range(50))
+
+
+def test_many_outputs_are_tested_in_a_part_of_the_pairs():
+    rng = np.random.default_rng(0)
+    y, draws = rng.normal(size=(40, 12)), rng.normal(size=(10, 40, 12))
+    found = diagnose(y, draws, np.arange(40.0), n_regions=1, random_state=0)
+    assert len(found.dependence) == 45
+    assert len({pair.outputs for pair in found.dependence}) == 45
+    assert len(found.groups) == 12
+
+
+def test_normal_scores_are_the_tests():
+    x, y, draws = problem(5, n=400)
+    group = diagnose(y, draws, x, random_state=0)
+    z = norm.ppf(group.pit[:, 0])
+    overall = group.groups[0]
+    assert overall.shift == pytest.approx(z.mean())
+    assert overall.spread == pytest.approx(z.std(ddof=1))
+    assert overall.pvalues["shift"] == pytest.approx(2 * norm.sf(abs(z.mean()) * 20))
+    assert overall.pvalues["shape"] == pytest.approx(kstest(group.pit[:, 0], "uniform").pvalue)
+
+
+def test_plot_has_four_panels():
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    x, y, draws, _ = gaussian_pairs(0, 200, 0.5)
+    found = diagnose(y, draws, x, random_state=0)
+    axes = found.plot(output=1)
+    assert len(axes) == 4
+    assert "(output 1)" in axes[0].figure.get_suptitle()
+    bars = axes[0].patches[0].get_data().values
+    assert bars.mean() == pytest.approx(1)
+    again = found.plot(axes=axes)
+    assert again[2].get_xlabel() == "x"
+    with pytest.raises(ValueError, match="axes has 1 entries"):
+        found.plot(axes=axes[:1])
+    with pytest.raises(ValueError, match="output=2"):
+        found.plot(output=2)
+    x, y, draws = problem(0, n=5)
+    diagnose(y, np.broadcast_to(y, draws.shape), x, random_state=0).plot()
+    matplotlib.pyplot.close("all")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"y": [1.0], "samples": np.zeros((3, 1)), "x": [0.0]}, "y has 1 row; one row says nothing"),
+        ({"samples": np.zeros((1, 30))}, "samples has 1 draw"),
+        ({"samples": np.zeros((30, 5))}, r"the sample axis comes first, so \(S, 30\) is expected"),
+        ({"x": np.zeros(29)}, "they must be the same rows"),
+        ({"x_train": np.zeros((9, 2))}, "x_train has 2 column"),
+        ({"y_train": np.zeros((9, 2))}, r"y_train has 2 column\(s\) and y 1"),
+        ({"x_train": np.zeros(9), "y_train": np.zeros(8)}, "they must be pairs"),
+        ({"coverages": (0.5, 1.0)}, "coverages=1.0"),
+        ({"n_regions": 0}, "n_regions=0"),
+        ({"delta": -1.0}, "delta=-1.0"),
+        ({"norm": "homo"}, "is not a norm"),
+        ({"y": np.full(30, np.nan)}, "NaN or infinite"),
+        ({"y": np.zeros((30, 1, 1))}, "y has shape"),
+    ],
+)
+def test_bad_input(change, message):
+    given = {
+        "y": np.arange(30.0),
+        "samples": np.zeros((5, 30)),
+        "x": np.arange(30.0),
+        "random_state": 0,
+    } | change
+    with pytest.raises(ValueError, match=message):
+        diagnose(**given)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("p", "d"), [(3, 1), (12, 2)])
+def test_a_hundred_thousand_rows(p, d):
+    import resource
+    import time
+
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(100_000, p))
+    y, draws = x[:, :1] + rng.normal(size=(100_000, d)), x[:, :1] + rng.normal(size=(200, 100_000, d))
+    before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
+    found = diagnose(y, draws, x, x_train=x + 0.01, random_state=0)
+    assert time.perf_counter() - start < 60
+    assert (
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000
+    )  # KiB; the draws have 160 000
+    assert found.calibrated

@@ -1,0 +1,277 @@
+"""The pages hold what they say: every name is there, code runs, links lead somewhere.
+
+What needs the built pages, or minutes, is marked ``docs`` and run by ``make docs``.
+"""
+
+import doctest
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import zlib
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+import pytest
+
+import localw2
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+BUILT = ROOT / "build" / "docs"
+PAGES = sorted(p for p in DOCS.rglob("*.md") if not {"_static", "gallery"} & set(p.parts))
+BLOCK = re.compile(r"^```(python|console)\n(.*?)^```", re.M | re.S)
+
+
+# --- the sources of the pages ---
+
+
+def test_every_public_name_has_an_entry_in_the_reference():
+    text = "".join(page.read_text() for page in (DOCS / "reference").glob("*.md"))
+    listed = set(
+        re.findall(r"^\.\. auto(?:class|function|exception|data):: (?:localw2\.)?(\w+)$", text, re.M)
+    )
+    missing = set(localw2.__all__) - listed
+    assert not missing, f"name {sorted(missing)} in a page of docs/reference, as the others are"
+
+
+def test_every_python_block_can_be_run():
+    """As a doctest, or in a page that is executed; blocks without prompts are run below, one by one."""
+    bare = [
+        f"{page.name}: {code.splitlines()[0]}"
+        for page in PAGES
+        for kind, code in BLOCK.findall(page.read_text())
+        if kind == "python" and ">>>" not in code
+    ]
+    assert bare == ["explorer.md: from localw2.apps.explorer import serve"]
+
+
+def test_the_map_for_language_models_names_pages_that_exist():
+    text = (ROOT / "llms.txt").read_text()
+    targets = re.findall(r"\]\(([\w/-]+)\.html\)", text)
+    assert len(targets) > 25
+    assert [t for t in targets if not (DOCS / f"{t}.md").exists()] == []
+    assert text.startswith("# localw2\n\n> ")
+
+
+def test_the_version_is_in_one_place():
+    """Records of the paper name the version that made them; nothing else repeats it."""
+    listed = subprocess.run(
+        ["git", "grep", "-lF", localw2.__version__], cwd=ROOT, capture_output=True, text=True
+    )
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    found = [name for name in listed.stdout.split() if not name.startswith(("paper/", "benchmarks/"))]
+    assert found == ["src/localw2/__init__.py"]
+
+
+# --- the built pages ---
+
+
+class Links(HTMLParser):
+    """What a page refers to, what it loads, and the anchors that it has."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.links, self.loads, self.anchors = [], [], set()
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        found = dict(attributes)
+        self.anchors |= {found[name] for name in ("id", "name") if found.get(name)}
+        if tag == "a" and found.get("href"):
+            self.links.append(found["href"])
+        if tag in ("script", "img", "source", "iframe") and found.get("src"):
+            self.loads.append(found["src"])
+        if tag == "link" and found.get("rel") not in (
+            "canonical",
+            "index",
+            "search",
+            "next",
+            "prev",
+            "author",
+        ):
+            self.loads.append(found.get("href", ""))
+
+
+@pytest.fixture(scope="module")
+def built():
+    if not (BUILT / "index.html").exists():
+        pytest.fail("build/docs is not there: run `make docs`, which builds the pages and then calls this.")
+    pages = [page for page in BUILT.rglob("*.html") if "_static" not in page.parts]
+    return {page: Links(page.read_text()) for page in pages}
+
+
+@pytest.mark.docs
+def test_no_dead_internal_link(built):
+    dead, count = [], 0
+    for page, found in built.items():
+        for link in found.links + found.loads:
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc:
+                continue
+            count += 1
+            target = (page.parent / unquote(parts.path)).resolve() if parts.path else page
+            target = target / "index.html" if target.is_dir() else target
+            known = built[target].anchors if target in built else None
+            if not target.exists() or (
+                parts.fragment and known is not None and unquote(parts.fragment) not in known
+            ):
+                dead.append(f"{page.relative_to(BUILT)} -> {link}")
+    assert count > 2000
+    assert not dead, "\n".join(sorted(set(dead)))
+
+
+@pytest.mark.docs
+def test_nothing_comes_from_another_host(built):
+    remote = [
+        f"{page.name}: {url}" for page, found in built.items() for url in found.loads if urlsplit(url).netloc
+    ]
+    styles = [
+        f"{path.name}: {url}"
+        for path in BUILT.rglob("*.css")
+        for url in re.findall(r"url\([\"']?(https?:[^)\"']+)", path.read_text(errors="replace"))
+    ]
+    assert remote + styles == []
+
+
+@pytest.mark.docs
+def test_formulas_are_drawn_and_pages_hide_no_machine(built):
+    texts = {page: page.read_text() for page in built if "_modules" not in page.parts}
+    assert sum(text.count("<math ") for text in texts.values()) > 100
+    for page, text in texts.items():
+        assert "<merror" not in text, page
+        assert str(ROOT) not in text, page
+        assert "Traceback (most recent call last)" not in text or "&gt;&gt;&gt;" in text, page
+    assert (BUILT / "_static" / "stix-two-math.woff").stat().st_size < 300_000
+
+
+@pytest.mark.docs
+def test_search_finds_what_people_look_for():
+    index = (BUILT / "searchindex.js").read_text()
+    titles = json.loads(index[index.index("{") : index.rindex("}") + 1])["titles"]
+    assert {"Choose a loss", "An ODE with random parameters", "File formats"} <= set(titles)
+    names = zlib.decompress((BUILT / "objects.inv").read_bytes().split(b"zlib.\n", 1)[1]).decode()
+    assert set(localw2.__all__) <= {line.split()[0].rpartition(".")[2] for line in names.splitlines()}
+
+
+# --- blocks that are neither doctests nor executed ---
+
+
+@pytest.mark.docs
+def test_bare_python_blocks_run(monkeypatch):
+    """They start a server; everything up to its waiting for requests is run."""
+    uvicorn = pytest.importorskip("uvicorn")
+    started = []
+    monkeypatch.setattr(uvicorn.Server, "run", lambda self, sockets=None: started.append(self))
+    monkeypatch.setattr("webbrowser.open", lambda url: True)
+    x = np.linspace(0, 1, 50)[:, None]
+    model = localw2.RandomCoefficientRegressor(method="ml").fit(x, x[:, 0] * np.linspace(1, 2, 50))
+    for page in PAGES:
+        for kind, code in BLOCK.findall(page.read_text()):
+            if kind == "python" and ">>>" not in code:
+                code = code.replace("serve(model", "serve(port=0, model=model, X=X_test, y=y_test").replace(
+                    "y=y_test, X_test, y_test", "y=y_test"
+                )
+                exec(code, {"model": model, "X_test": x, "y_test": x[:, 0]})
+    assert len(started) == 1
+
+
+def tables(folder):
+    """Small tables under the names that the pages use."""
+    rng = np.random.default_rng(0)
+    cement, age, depth, rain = rng.uniform(1, 5, (4, 90))
+    strength = 10 * cement + age * rng.normal(1, 0.2, 90)
+    rows = zip(cement, age, strength, strict=True)
+    (folder / "concrete.csv").write_text(
+        "cement,age,strength\n" + "".join(f"{a},{b},{c}\n" for a, b, c in rows)
+    )
+    wells = list(zip(depth, rain, depth + rain * rng.normal(1, 0.3, 90), strict=True))
+    for name, part in (("wells", wells[:70]), ("new", wells[70:])):
+        lines = [f"well {i},{a},{b},{c}\n" for i, (a, b, c) in enumerate(part)]
+        (folder / f"{name}.csv").write_text("name,depth,rain,yield\n" + "".join(lines))
+    for name, rates in (("cells", rng.normal(0.1, 0.02, 12)), ("new-cells", rng.normal(0.1, 0.02, 12))):
+        lines = [
+            f"{cell},{hour},{math.exp(rate * hour)},{1 + rate * hour}\n"
+            for cell, rate in enumerate(rates)
+            for hour in (0, 4, 8)
+        ]
+        (folder / f"{name}.csv").write_text("cell,hour,mass,length\n" + "".join(lines))
+
+
+def console_lines(page):
+    blocks = [code for kind, code in BLOCK.findall(page.read_text()) if kind == "console"]
+    return [line.removeprefix("$ ") for code in blocks for line in code.splitlines()]
+
+
+# make and python lines are run by make itself; contracts below; experiments by `make paper-quick`.
+ELSEWHERE = re.compile(
+    r"make |pytest |python benchmarks/|LOCALW2_DOCS_EXECUTION|localw2 (reproduce|explore) "
+)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param("start.md", marks=pytest.mark.docs),
+        pytest.param("command-line.md", marks=pytest.mark.slow),  # a dozen processes
+    ],
+)
+def test_console_blocks_run(page, tmp_path):
+    tables(tmp_path)
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    ran = 0
+    for command in console_lines(DOCS / page):
+        if not ELSEWHERE.match(command):
+            # Few epochs where all that matters are the words on the page.
+            short = re.sub(r"localw2 (ode fit|demo)", r"localw2 \1 --max-epochs 5", command)
+            options = {
+                "shell": True,
+                "cwd": tmp_path,
+                "env": environment,
+                "capture_output": True,
+                "text": True,
+            }
+            done = subprocess.run(short, **options)
+            assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+            ran += 1
+    assert ran >= 3
+
+
+def test_console_blocks_are_known():
+    """Every line of every console block is run above, or belongs to a program that is run elsewhere."""
+    for page in PAGES:
+        if page.name not in ("start.md", "command-line.md"):
+            for command in console_lines(page):
+                assert ELSEWHERE.match(command), f"{page.name}: {command}"
+
+
+# Page, test file, the list to add to, and which tests then are those of the page's class.
+CONTRACTS = {
+    "add-a-norm.md": ("test_contracts.py", "NORMS = [", "TestNorm and Along"),
+    "add-a-discrepancy.md": ("test_contracts.py", "DISCREPANCIES = [", "TestDiscrepancy and MeanOnly"),
+    "add-a-model.md": ("test_models.py", "MODELS = {", "TestRandomMap and gain"),
+}
+
+
+@pytest.mark.docs
+@pytest.mark.parametrize("page", CONTRACTS)
+def test_the_example_of_a_contributors_page_passes_its_contract(page, tmp_path):
+    """Does what the page tells to do: its class and its line go into the test file, and the test is run."""
+    name, place, contract = CONTRACTS[page]
+    text = (DOCS / "contributors" / page).read_text()
+    code = "".join(example.source for example in doctest.DocTestParser().get_examples(text))
+    entry = re.search(re.escape(place) + r"\n    \.\.\.\n(.*?)[\]}]\n```", text, re.S)[1]
+    source = (ROOT / "tests" / name).read_text()
+    assert place in source
+    (tmp_path / "page_code.py").write_text(code)
+    changed = source.replace(place, f"from page_code import *\n\n{place}\n{entry}", 1)
+    (tmp_path / "test_page.py").write_text(changed)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", contract, "test_page.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert int(re.search(r"(\d+) passed", done.stdout)[1]) >= 5

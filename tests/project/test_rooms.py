@@ -1,0 +1,117 @@
+"""A room imports only rooms below it: the picture of ARCHITECTURE.md, enforced."""
+
+import ast
+import sys
+from functools import cache
+from pathlib import Path
+
+import localw2
+
+PACKAGE = Path(localw2.__file__).parent
+
+# Lowest first. Rooms on one line do not know each other; inside a room any order without a cycle is fine.
+LAYERS = (
+    ("_validation", "_wording"),
+    ("models", "storage", "datasets", "plots"),
+    ("balls",),
+    ("losses",),
+    ("training", "metrics"),
+    ("judging",),
+    ("estimators",),
+    ("apps",),
+)
+LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
+MOST_FILES, MOST_FOLDERS, LONGEST_CHAIN = 10, 8, 12
+
+CORE = {"torch", "numpy", "scipy", "sklearn"}
+# Imported inside functions, with a fallback or a message that names the extra.
+LAZY = {
+    "lap": ["losses.assignment"],
+    "rich": ["training.progress"],
+    "torchdiffeq": ["models.ode"],
+    "matplotlib": ["plots"],
+    "pandas": ["estimators.tables"],
+}
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix("__init__").rstrip(".")
+
+
+MODULES = {module_name(path): path for path in PACKAGE.rglob("*.py")}
+
+
+def imports(path: Path, at_run_time=False):
+    """(imported module, its node), with names of the package itself traced to where they live."""
+
+    def walk(node):
+        if at_run_time and (
+            isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            or (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+        ):
+            return
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path.name}: absolute imports only"
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}".removeprefix("localw2.")
+                home = localw2._HOME_OF.get(alias.name, alias.name) if node.module == "localw2" else inner
+                known = home in MODULES and node.module.startswith("localw2")
+                yield (f"localw2.{home}" if known else node.module), node
+        for child in ast.iter_child_nodes(node):
+            yield from walk(child)
+
+    return walk(ast.parse(path.read_text()))
+
+
+def inside(name: str, at_run_time=False) -> set[str]:
+    """Modules of the package that a module imports."""
+    found = {module for module, _ in imports(MODULES[name], at_run_time) if module.startswith("localw2.")}
+    return {module.removeprefix("localw2.") for module in found}
+
+
+@cache
+def chain(name: str) -> tuple[str, ...]:
+    """The longest chain of modules that importing this one goes through."""
+    below = [chain(module) for module in inside(name, at_run_time=True) if module in MODULES]
+    return (name, *max(below, key=len, default=()))
+
+
+def test_the_top_of_the_package_is_small():
+    files = [path for path in PACKAGE.iterdir() if path.is_file()]
+    folders = [path for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"]
+    assert len(files) <= MOST_FILES
+    assert len(folders) <= MOST_FOLDERS
+    rooms = {path.stem for path in [*files, *folders]} - {"__init__", "py"}
+    assert rooms == set(LEVEL)
+
+
+def test_rooms_import_lower_rooms_only():
+    imported = [(name, module) for name in MODULES if name for module in sorted(inside(name))]
+    upward = [
+        f"{name} imports {module}"
+        for name, module in imported
+        if (room := name.split(".")[0]) != (other := module.split(".")[0]) and LEVEL[other] >= LEVEL[room]
+    ]
+    assert not upward
+
+
+def test_import_chains_are_short():
+    longest = max((chain(name) for name in MODULES if name), key=len)
+    assert len(longest) <= LONGEST_CHAIN, " <- ".join(longest)
+
+
+def test_the_library_needs_the_core_only():
+    standard = set(sys.stdlib_module_names) | {"localw2"}
+    for name, path in MODULES.items():
+        if name.startswith("apps"):  # programs, with requirements of their own
+            continue
+        functions = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.FunctionDef)]
+        lazy = {line for f in functions for line in range(f.lineno, f.end_lineno + 1)}
+        for module, node in imports(path):
+            package = module.split(".")[0]
+            if package in standard | CORE:
+                continue
+            assert name in LAZY.get(package, ()), f"{name} imports {package}"
+            assert node.lineno in lazy, f"{name} imports {package} outside a function"
