@@ -7,12 +7,13 @@ INSTALLED := .venv/.installed
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types test-slow docs dist bench-loss bench-fit bench-accuracy bench-gpu bench-neighbors bench-scale bench-ode bench-accuracy-ode bench-selection bench-calibration bench-accuracy-uci bench-explorer paper paper-quick clean
+.PHONY: help demo test lint types test-slow code-map docs dist bench-loss bench-fit bench-accuracy bench-gpu bench-neighbors bench-scale bench-ode bench-accuracy-ode bench-selection bench-calibration bench-accuracy-uci bench-explorer paper paper-quick paper-check clean
 
 help:
 	@echo "make demo            set up .venv, then fit the nonlinear example and draw it"
 	@echo "make test            set up .venv, then lint, types, doctests, tests"
 	@echo "make test-slow       the long statistical and memory campaigns"
+	@echo "make code-map        redraw the map of the code in docs/contributors/code-map.md"
 	@echo "make docs            the pages, into build/docs: warnings are errors, code is run, links are checked"
 	@echo "make dist            sdist and wheel, each tried in an empty environment"
 	@echo "make bench-loss      value and gradient against a loop of ot.emd2, as ratios"
@@ -29,6 +30,7 @@ help:
 	@echo "make bench-explorer  latency of the explorer's answers, and 50 clients at once for 30 s"
 	@echo "make paper           every figure and table of the paper, into paper/ (hours; goes on where it was)"
 	@echo "make paper-quick     the same with tiny settings, into paper/quick/ (under 3 minutes on 2 cores)"
+	@echo "make paper-check     after a change of the code: are the paper's records still valid? (about 6 minutes)"
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "localw2 needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
@@ -52,6 +54,10 @@ types: $(INSTALLED)
 
 test-slow: $(INSTALLED)
 	$(BIN)/python -m pytest -q -m slow --durations=10
+
+code-map: $(INSTALLED)
+	$(BIN)/python tools/code_map.py
+	$(BIN)/python tools/trace_fit.py --write
 
 docs: $(INSTALLED)
 	rm -rf build/docs build/doctrees docs/gallery
@@ -123,6 +129,10 @@ paper: $(INSTALLED)
 paper-quick: $(INSTALLED)
 	set -e; for name in $(EXPERIMENTS); do $(BIN)/python paper/$$name.py --quick; done
 	$(BIN)/python paper/report.py --quick
+
+paper-check: $(INSTALLED)
+	set -e; for name in $(EXPERIMENTS); do $(BIN)/python paper/$$name.py --check; done
+	$(BIN)/python paper/report.py
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis dist build

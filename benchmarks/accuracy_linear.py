@@ -4,8 +4,8 @@
 
 Each method fits the same tables with its default settings on one thread. The errors are the paper's (Fig.
 example2): sum|b - bhat| / sum|b| over intercept and slopes, and likewise for s. The ratio is the mean error
-over that of exact maximum likelihood, the yardstick, with the standard error of the paired difference.
-Settings were tuned on seeds 0 to 99; the default seeds were not looked at before.
+over that of exact maximum likelihood, the reference, with the standard error of the paired difference.
+Settings were tuned on seeds 0 to 99; the default seeds were not used before.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 
 
-def errors(settings: dict[str, Any], seeds: range, rows: int) -> tuple[Array, float]:
-    """The errors in b and s for every seed, (seeds, 2), and the seconds of a fit."""
+def measure_errors(settings: dict[str, Any], seeds: range, rows: int) -> tuple[Array, float]:
+    """The errors in b and s for every seed, (seeds, 2), and the seconds per fit."""
     truth = Linear()
     b, s = np.array(truth.coefficient_means), np.array(truth.coefficient_stds)
     found, spent = [], 0.0
@@ -39,7 +39,7 @@ def errors(settings: dict[str, Any], seeds: range, rows: int) -> tuple[Array, fl
         x, y = truth.sample(rows, random_state=seed)
         start = time.perf_counter()
         with warnings.catch_warnings():
-            # That most balls of the printed delta hold one row is the point of its line in the table.
+            # The line of the printed delta is meant to show what balls of one row do.
             warnings.filterwarnings("ignore", message="delta=.* leaves")
             model = RandomCoefficientRegressor(random_state=seed, **settings).fit(x, y)
         spent += time.perf_counter() - start
@@ -59,10 +59,10 @@ def main() -> None:
     seeds = range(chosen.first, chosen.first + chosen.seeds)
     torch.set_num_threads(1)
     with threadpool_limits(1):
-        results = {name: errors(settings, seeds, chosen.rows) for name, settings in METHODS.items()}
+        results = {name: measure_errors(settings, seeds, chosen.rows) for name, settings in METHODS.items()}
     yardstick = results["maximum likelihood"][0]
     print(f"Linear example, N = {chosen.rows}, seeds {seeds[0]} to {seeds[-1]}; errors are means over seeds")
-    print(f"{'':30}{'error in b':>12}{'ratio':>16}{'error in s':>14}{'ratio':>16}{'s a fit':>10}")
+    print(f"{'':30}{'error in b':>12}{'ratio':>16}{'error in s':>14}{'ratio':>16}{'s / fit':>10}")
     for name, (found, seconds) in results.items():
         error, best = found.mean(0), yardstick.mean(0)
         paired = (found - yardstick).std(0, ddof=1) / np.sqrt(len(seeds)) / best

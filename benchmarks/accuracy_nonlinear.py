@@ -1,12 +1,12 @@
-"""Accuracy on the nonlinear example: ours, the printed method, and a fit that knows the formula.
+"""Accuracy on the nonlinear example: fit_default, the printed method, and a fit that knows the formula.
 
     python benchmarks/accuracy_nonlinear.py [--quick] [--seeds 20] [--first-seed 2000]
 
 Errors are the paper's, sum |E y - E yhat| / sum |E y| over x = -.5, -.4, .., .5 and likewise for the standard
 deviation, but against the true moments. The three fits see the same rows. Ours and the printed method
-integrate over 100 000 draws at each x. The last knows that y = w1 (1 - exp(-w2 x)) + 5 with Gaussian (w1, w2)
-and fits their five moments by Gaussian quasi-likelihood: what is left to gain is the ratio to it. Seeds from
-2000 on were never used while tuning.
+integrate over 100 000 draws at each x. The third knows that y = w1 (1 - exp(-w2 x)) + 5 with Gaussian (w1,
+w2) and fits their five moments by Gaussian quasi-likelihood; the ratio to it shows how much could still be
+gained. Seeds from 2000 on were never used for tuning.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from localw2.metrics import mean_error, std_error
 
 Array = NDArray[np.float64]
 Moments = tuple[Array, Array]
-Result = Callable[[], Moments]  # called after the clock has stopped
+Result = Callable[[], Moments]  # called after the timer has stopped
 TEST = np.linspace(-0.5, 0.5, 11)[:, None]
 LIMITS = {1000: (0.016, 0.070), 2000: (0.010, 0.055)}
 
 
-def ours(x: Array, y: Array, seed: int, epochs: int | None) -> Result:
+def fit_default(x: Array, y: Array, seed: int, epochs: int | None) -> Result:
     """Default settings."""
     model = LocalW2Regressor(random_state=seed)
     if epochs is not None:
         model.set_params(max_epochs=epochs)
     model.fit(x, y)
-    return lambda: drawn(model)
+    return lambda: measure_moments(model)
 
 
-def printed(x: Array, y: Array, seed: int, epochs: int | None) -> Result:
-    """The paper's loss, network and learning rate; delta .1, one draw a step, 1000 epochs."""
+def fit_printed(x: Array, y: Array, seed: int, epochs: int | None) -> Result:
+    """The paper's loss, network and learning rate; delta .1, one draw per step, 1000 epochs."""
     model = LocalW2Regressor(
         base=None,
         debiased=False,
@@ -53,17 +53,17 @@ def printed(x: Array, y: Array, seed: int, epochs: int | None) -> Result:
         random_state=seed,
     )
     model.fit(x, y)
-    return lambda: drawn(model)
+    return lambda: measure_moments(model)
 
 
-def drawn(model: LocalW2Regressor, n_draws: int = 100_000) -> Moments:
+def measure_moments(model: LocalW2Regressor, n_draws: int = 100_000) -> Moments:
     """Mean and standard deviation of many draws at every test x."""
     draws = np.concatenate([model.sample(TEST, n_draws // 10, random_state=i) for i in range(10)])
     return draws.mean(0), draws.std(0)
 
 
-def knowing(x: Array, y: Array, seed: int, epochs: int | None) -> Result:
-    """Gaussian quasi-likelihood in the five moments of (w1, w2), whose covariance is a square of its root."""
+def fit_formula(x: Array, y: Array, seed: int, epochs: int | None) -> Result:
+    """Gaussian quasi-likelihood in the five moments of (w1, w2); the covariance is given by its root."""
 
     def model(v: Array) -> Nonlinear:
         root = np.array([[v[2], 0.0], [v[3], v[4]]])
@@ -76,15 +76,15 @@ def knowing(x: Array, y: Array, seed: int, epochs: int | None) -> Result:
         return float((np.log(variance) + (y - guess.mean(x)) ** 2 / variance).mean())
 
     start = np.array([15.0, 0.7, 2.0, -0.1, 0.2])
-    for _ in range(3):  # a simplex that has collapsed starts again with a fresh one
+    for _ in range(3):  # a collapsed simplex is replaced by a fresh one
         start = minimize(loss, start, method="Nelder-Mead", options={"maxiter": 1000, "xatol": 1e-4}).x
     return lambda: (model(start).mean(TEST), model(start).std(TEST))
 
 
 FITS: dict[str, Callable[[Array, Array, int, int | None], Result]] = {
-    "LocalW2Regressor()": ours,
-    "printed method": printed,
-    "knows the formula": knowing,
+    "LocalW2Regressor()": fit_default,
+    "printed method": fit_printed,
+    "knows the formula": fit_formula,
 }
 
 
@@ -125,7 +125,7 @@ def main() -> None:
         print(f"ours / knows the formula: mean {ratio[0]:.2f}, SD {ratio[1]:.2f}")
         print(f"printed / ours: mean {gain[0]:.2f}, SD {gain[1]:.2f}")
         if n in LIMITS and not arguments.quick:
-            print(f"asked for: mean <= {LIMITS[n][0]}, SD <= {LIMITS[n][1]}")
+            print(f"required: mean <= {LIMITS[n][0]}, SD <= {LIMITS[n][1]}")
         print()
 
 

@@ -1,12 +1,12 @@
-"""Errors of LocalW2ODE on the paper's system and on logistic growth, beside the truth and the mean model.
+"""Errors of LocalW2ODE on the paper's system and on logistic growth, next to the truth and the mean model.
 
     python benchmarks/accuracy_ode.py [--seeds 3] [--grid-seeds 1] [--jobs 2]
 
 Error in yhat and ghat: Eq. ode_error of the paper on 100 test trajectories (delta_0 = .1; one simulated
-trajectory a test trajectory; 100 draws of the field at every tenth test state). "mean model" is the ODE with
-the mean field, which has no spread; "true model" draws from the truth: no method can do better but by
-chance. From y0 = (1, 1, 1, 1), 2000 draws against the exact law: SD is the mean over states and times of
-|SDhat - SD| / SD, and "corr." the mean error of the correlations between the times .5, 1, 1.5 and 2.
+trajectory per test trajectory; 100 draws of the field at every tenth test state). "mean model" is the ODE
+with the mean field, which has no spread; "true model" draws from the truth: no method can do better, except
+by chance. From y0 = (1, 1, 1, 1), 2000 draws against the exact distribution: SD is the mean over states and
+times of |SDhat - SD| / SD, and "corr." the mean error of the correlations between the times .5, 1, 1.5 and 2.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from ode_errors import PRINTED, correlation_error, field_error, mean_model, path
 TIMES = {"linked": False}
 
 
-def one_cell(a: float, sigma: float, seed: int, settings: dict[str, Any]) -> dict[str, float]:
-    """Fit one training set and score it, the mean model and the truth on one test set."""
+def run_cell(a: float, sigma: float, seed: int, settings: dict[str, Any]) -> dict[str, float]:
+    """Fit one training set; score the fit, the mean model and the truth on one test set."""
     truth = FourStates(a, sigma)
     paths, t, _ = truth.sample(100, random_state=seed)
     start = time.perf_counter()
@@ -56,8 +56,8 @@ def one_cell(a: float, sigma: float, seed: int, settings: dict[str, Any]) -> dic
     }
 
 
-def known_form(seed: int) -> dict[str, float]:
-    """The same system with its form known and omega unknown: the law of omega from 500 trajectories."""
+def fit_known_form(seed: int) -> dict[str, float]:
+    """The same system with a known form and unknown omega: its distribution from 500 trajectories."""
     truth = FourStates()
     paths, t, realised = truth.sample(500, random_state=seed)
     start = time.perf_counter()
@@ -77,8 +77,8 @@ def known_form(seed: int) -> dict[str, float]:
     }
 
 
-def logistic(seed: int, linked: bool) -> dict[str, float]:
-    """Logistic growth at irregular times with gaps, 300 trajectories: estimates over the realised values."""
+def fit_logistic(seed: int, linked: bool) -> dict[str, float]:
+    """Logistic growth at irregular times with missing values: estimates divided by the realised values."""
     truth = LogisticGrowth()
     paths, t, realised = truth.sample(300, random_state=seed)
     start = time.perf_counter()
@@ -108,14 +108,14 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     run = Parallel(n_jobs=options.jobs)
-    warnings.filterwarnings("ignore", message=".*balls with one row")  # what the printed delta does
+    warnings.filterwarnings("ignore", message=".*balls with one row")  # that is what the printed delta does
     seeds = range(options.seeds)
 
     print("Network field, a = 0, sigma = .25, 100 trajectories, mean of", options.seeds, "training sets")
     print(f"{'loss':28}{'y':>9}{'g':>9}{'SD':>8}{'corr.':>8}{'seconds':>9}")
     methods = {"default (pairs of times)": {}, "single times": TIMES, "as printed": PRINTED}
     for name, settings in methods.items():
-        record = average(run(delayed(one_cell)(0.0, 0.25, seed, settings) for seed in seeds))
+        record = average(run(delayed(run_cell)(0.0, 0.25, seed, settings) for seed in seeds))
         print(
             f"{name:28}{record['y']:9.5f}{record['g']:9.5f}{record['sd']:8.1%}{record['correlation']:8.3f}{record['seconds']:9.0f}",
             flush=True,
@@ -126,14 +126,14 @@ def main() -> None:
     print(
         "\nDefault over a and sigma, mean of",
         options.grid_seeds,
-        "training set(s); rows: of a ball of radius .1",
+        "training set(s); rows: per ball of radius .1",
     )
     columns = "".join(f"{name:>9}" for name in ("ours", "mean", "true"))
     print(f"{'':18} |{'error in y':>27} |{'error in g':>27} |")
     print(f"{'a':>4}{'sigma':>7}{'rows':>7} |{columns} |{columns} |{'SD':>7}")
     cells = [(a, s) for a in (0.0, 0.1, 0.2, 0.3) for s in (0.1, 0.25, 0.4)]
     tasks = [(a, s, seed) for a, s in cells for seed in range(options.grid_seeds)]
-    records = run(delayed(one_cell)(a, s, seed, {}) for a, s, seed in tasks)
+    records = run(delayed(run_cell)(a, s, seed, {}) for a, s, seed in tasks)
     for a, s in cells:
         r = average([record for record, task in zip(records, tasks, strict=True) if task[:2] == (a, s)])
         print(
@@ -142,14 +142,14 @@ def main() -> None:
             flush=True,
         )
 
-    print("\nKnown form, law of omega by push-forward, 500 trajectories: each training set")
-    for record in run(delayed(known_form)(seed) for seed in seeds):
+    print("\nKnown form, distribution of omega by push-forward, 500 trajectories: each training set")
+    for record in run(delayed(fit_known_form)(seed) for seed in seeds):
         print("  " + ", ".join(f"{name} {value:.4g}" for name, value in record.items()), flush=True)
 
-    print("\nLogistic growth, 300 trajectories: over the realised values, each training set")
+    print("\nLogistic growth, 300 trajectories: divided by the realised values, each training set")
     for linked in (True, False):
         print("pairs of times" if linked else "single times")
-        for record in run(delayed(logistic)(seed, linked) for seed in seeds):
+        for record in run(delayed(fit_logistic)(seed, linked) for seed in seeds):
             print("  " + ", ".join(f"{name} {value:.3f}" for name, value in record.items()), flush=True)
 
 

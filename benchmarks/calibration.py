@@ -1,12 +1,12 @@
-"""Coverage and width of 90 % intervals on standard UCI splits, calibrated and not.
+"""Coverage and width of calibrated and uncalibrated 90 % intervals on standard UCI splits.
 
     python benchmarks/calibration.py --data-dir DIR [--sets concrete energy yacht] [--splits 20] [--jobs 2]
                                      [--out FILE] [--quick]
 
 DIR holds ``<set>/data.txt`` (see ``uci.py``, also for the splits). Coverage is over the test rows of all
 splits together; its interval is the exact binomial one (95 %), as if the rows were independent (a row can be
-in several test sets). The uncalibrated interval is that of the very same model. With ``--out`` every finished
-split is kept in a JSON file, and a second call goes on where the first was stopped.
+in several test sets). The uncalibrated interval comes from the same model. With ``--out`` every finished
+split is kept in a JSON file, and a second call continues where the first stopped.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BAND = (0.88, 0.92)
 
 
 def measure(folder: Path, split: int, epochs: int | None) -> dict[str, Any]:
-    """One split: hits and widths of calibrated and of plain intervals, and the seconds of the fit."""
+    """Measure one split: hits and widths of calibrated and plain intervals, and the seconds of the fit."""
     torch.set_num_threads(1)
     data = standard_split(folder, split)
     model = LocalW2Regressor(calibrate=True, random_state=split)
@@ -65,7 +65,7 @@ def measure(folder: Path, split: int, epochs: int | None) -> dict[str, Any]:
 
 
 def run(folder: Path, options: argparse.Namespace, kept: dict[str, Any]) -> list[dict[str, Any]]:
-    """All splits of one table, those in the file without a fit; the file grows as they come."""
+    """Run all splits of one table that are not in the file, and add each to it."""
     name, epochs = folder.name, 20 if options.quick else None
     found: dict[int, dict[str, Any]] = {r["split"]: r for r in kept["sets"].get(name, [])}
     missing = [split for split in range(options.splits) if split not in found]
@@ -80,8 +80,8 @@ def run(folder: Path, options: argparse.Namespace, kept: dict[str, Any]) -> list
     return [found[split] for split in range(options.splits)]
 
 
-def row(name: str, kind: str, records: list[dict[str, Any]]) -> str:
-    """A line of the table."""
+def format_row(name: str, kind: str, records: list[dict[str, Any]]) -> str:
+    """Format a line of the table."""
     n, hits = sum(r["rows"] for r in records), sum(r[kind]["hits"] for r in records)
     interval = binomtest(hits, n).proportion_ci(0.95)
     width = np.average([r[kind]["width"] for r in records], weights=[r["rows"] for r in records])
@@ -97,32 +97,32 @@ def main() -> None:
     parser.add_argument("--sets", nargs="+", default=list(SETS))
     parser.add_argument("--splits", type=int, default=20)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--out", type=Path, help="a JSON file to keep finished splits in, and to go on from")
+    parser.add_argument("--out", type=Path, help="a JSON file that keeps finished splits, to continue from")
     parser.add_argument("--quick", action="store_true", help="20 epochs: does it run?")
     options = parser.parse_args()
     kept: dict[str, Any] = {"quick": options.quick, "sets": {}}
     if options.out is not None and options.out.exists():
         kept = json.loads(options.out.read_text())
         if kept["quick"] != options.quick:
-            parser.error(f"{options.out} has quick={kept['quick']}; name another file.")
+            parser.error(f"{options.out} has quick={kept['quick']}; use another file.")
     for name in options.sets:
         if not (options.data_dir / name / "data.txt").is_file():
-            parser.error(f"there is no {name}/data.txt in the folder that --data-dir names.")
+            parser.error(f"--data-dir {options.data_dir} has no {name}/data.txt.")
     print(f"{'set':10}{'interval':12}{'rows':>6}{'coverage':>9}  {'95 % binomial':16}{'width':>9}")
     for name in options.sets:
         records = run(options.data_dir / name, options, kept)
         for kind in ("calibrated", "plain"):
-            print(row(name, kind, records))
+            print(format_row(name, kind, records))
         widths = [np.mean([r[kind]["width"] for r in records]) for kind in ("calibrated", "plain")]
         seconds = [np.mean([r[key] for r in records]) for key in ("seconds", "of one fit")]
         levels = [r["level"] for r in records]
         print(
             f"{'':10}width ratio {widths[0] / widths[1]:.2f}, level {np.mean(levels):.3f} "
-            f"({min(levels):.3f} to {max(levels):.3f}), {seconds[0]:.0f} s a fit ({records[0]['kind']}), "
+            f"({min(levels):.3f} to {max(levels):.3f}), {seconds[0]:.0f} s per fit ({records[0]['kind']}), "
             f"of which the model's own network {seconds[1]:.0f} s",
             flush=True,
         )
-    print(f"asked for: calibrated coverage pooled over 20 splits between {BAND[0]:.0%} and {BAND[1]:.0%}")
+    print(f"required: calibrated coverage pooled over 20 splits between {BAND[0]:.0%} and {BAND[1]:.0%}")
 
 
 if __name__ == "__main__":

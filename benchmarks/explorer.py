@@ -1,11 +1,11 @@
-"""How fast the explorer answers, and whether it holds many clients: over HTTP on this machine.
+"""How fast the explorer answers over HTTP on this machine, and whether it copes with many clients.
 
     python benchmarks/explorer.py [--requests 200] [--clients 50] [--seconds 30] [--rows 800] [--epochs 20]
 
 The model has the slowest base that ``base="auto"`` can choose (boosting, 300 trees in each of 10 folds).
-Prints the median and 95 % quantile of ``POST /sample`` (1000 draws at one input, never the same one twice)
-beside the time of the same call in Python, the errors under load, and, if Chromium and playwright are there,
-the time from a moved slider to the redrawn chart. The server is a process of its own, as it is in use.
+Prints the median and the 95 % quantile of ``POST /sample`` (1000 draws at one input, never the same twice)
+with the ratio to the same call in Python, the errors under load and, if Chromium and playwright are
+installed, the time from a moved slider to the redrawn chart. As in use, the server is a process of its own.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 
 from localw2 import LocalW2Regressor
 from localw2.apps.explorer import create_app
-from localw2.apps.explorer.serving import configured, listen
+from localw2.apps.explorer.server import listen, make_config
 
 DRAWS = 1000
 
 
-def fitted(n_rows: int, n_epochs: int) -> tuple[LocalW2Regressor, Any, Any]:
+def fit_model(n_rows: int, n_epochs: int) -> tuple[LocalW2Regressor, Any, Any]:
     """The model, and rows that it has not seen."""
     x, y = make_friedman1(2 * n_rows, n_features=8, noise=1.0, random_state=0)
     base = HistGradientBoostingRegressor(
@@ -41,15 +41,15 @@ def fitted(n_rows: int, n_epochs: int) -> tuple[LocalW2Regressor, Any, Any]:
 
 
 def serve(n_rows: int, n_epochs: int, channel: Any) -> None:
-    """Fit and serve, telling the port and the time of a call in Python through the channel."""
+    """Fit and serve; send the port and the time of a call in Python through the channel."""
     import uvicorn
 
-    model, x, y = fitted(n_rows, n_epochs)
+    model, x, y = fit_model(n_rows, n_epochs)
     times = [_seconds(lambda row=row: model.sample(row[None], DRAWS, random_state=0)) for row in x[:30]]
     app = create_app(model, x, y)
     with listen("127.0.0.1", 0) as listener:
         channel.send((listener.getsockname()[1], float(np.median(times))))
-        uvicorn.Server(configured(app)).run(sockets=[listener])
+        uvicorn.Server(make_config(app)).run(sockets=[listener])
 
 
 def _seconds(work: Any) -> float:
@@ -59,14 +59,14 @@ def _seconds(work: Any) -> float:
 
 
 class Client:
-    """A connection that stays open and asks for draws at inputs of its own."""
+    """A connection that stays open and asks for draws at random inputs."""
 
     def __init__(self, port: int, seed: int) -> None:
         self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
         self.rng = np.random.default_rng(seed)
 
     def ask(self) -> tuple[float, bool]:
-        """Seconds, and whether the answer was as it should be."""
+        """Seconds, and whether the answer was right."""
         body = json.dumps({"x": [self.rng.uniform(size=8).tolist()], "n_samples": DRAWS, "random_state": 0})
         start = time.perf_counter()
         try:
@@ -80,8 +80,8 @@ class Client:
             return time.perf_counter() - start, False
 
 
-def load(port: int, n_clients: int, seconds: float) -> tuple[Any, int]:
-    """The times of all requests of clients that ask without a pause, and how many failed."""
+def put_under_load(port: int, n_clients: int, seconds: float) -> tuple[Any, int]:
+    """The times of all requests of clients that ask without a pause, and the number of failures."""
     times: list[float] = []
     errors = [0]
     lock = threading.Lock()
@@ -103,7 +103,7 @@ def load(port: int, n_clients: int, seconds: float) -> tuple[Any, int]:
     return np.array(times), errors[0]
 
 
-def redraws(port: int, n_moves: int = 40) -> Any:
+def time_redraws(port: int, n_moves: int = 40) -> Any:
     """Milliseconds from an arrow key on a slider to the redrawn chart, or None without a browser."""
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     try:
@@ -124,26 +124,28 @@ def redraws(port: int, n_moves: int = 40) -> Any:
             page.keyboard.press("ArrowRight")
             page.wait_for_function("() => document.body.dataset.redraw !== undefined")
             times.append(float(page.evaluate("document.body.dataset.redraw")))
-            page.wait_for_timeout(400)  # the sweep, too, is done
+            page.wait_for_timeout(400)  # until the sweep is done, too
         browser.close()
     return np.array(times)
 
 
-def line(name: str, milliseconds: Any, more: str = "") -> None:
-    """One result: median and 95 % quantile."""
+def print_result(name: str, milliseconds: Any, more: str = "") -> None:
+    """One line: median and 95 % quantile."""
     median, late = np.quantile(milliseconds, [0.5, 0.95])
     print(f"{name:44}{median:9.1f} ms median{late:9.1f} ms p95{more}", flush=True)
 
 
 def main() -> None:
-    """Serve, ask, print."""
+    """Serve, measure, print."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
-    parser.add_argument("--requests", type=int, default=200, help="one after the other, by one client")
-    parser.add_argument("--clients", type=int, default=50, help="at once")
-    parser.add_argument("--seconds", type=float, default=30.0, help="how long they ask")
-    parser.add_argument("--rows", type=int, default=800, help="rows of the fit")
-    parser.add_argument("--epochs", type=int, default=20, help="epochs of the fit")
+    parser.add_argument(
+        "--requests", type=int, default=200, help="requests of a single client, one after the other"
+    )
+    parser.add_argument("--clients", type=int, default=50, help="clients at the same time")
+    parser.add_argument("--seconds", type=float, default=30.0, help="how long they send requests")
+    parser.add_argument("--rows", type=int, default=800, help="rows to fit")
+    parser.add_argument("--epochs", type=int, default=20, help="epochs to train")
     options = parser.parse_args()
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
@@ -158,19 +160,19 @@ def main() -> None:
         times = 1e3 * np.array([taken for taken, _ in found])
         ratio = np.median(times) / (1e3 * python)
         failed = sum(not right for _, right in found)
-        line(
+        print_result(
             f"/sample, {DRAWS} draws, one client",
             times,
             f"   {ratio:.2f} x model.sample in Python, {failed} errors",
         )
-        moved = redraws(port)
+        moved = time_redraws(port)
         if moved is None:
-            print("slider to redraw: not measured, no Chromium or no playwright")
+            print("slider to redraw: not measured, since Chromium or playwright is missing")
         else:
-            line("slider to redraw", moved)
-        times, errors = load(port, options.clients, options.seconds)
+            print_result("slider to redraw", moved)
+        times, errors = put_under_load(port, options.clients, options.seconds)
         more = f"   {len(times)} requests in {options.seconds:g} s, {errors} errors"
-        line(f"/sample, {options.clients} clients at once", 1e3 * times, more)
+        print_result(f"/sample, {options.clients} clients at once", 1e3 * times, more)
     finally:
         server.terminate()
         server.join()

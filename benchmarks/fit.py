@@ -1,10 +1,11 @@
-"""A whole fit: 1000 epochs of the 50 x 2 ResNet, ours against the method as it is usually run.
+"""A whole fit: 1000 epochs of the 50 x 2 ResNet, ours against the usual implementation.
 
     python benchmarks/fit.py [--epochs 1000] [--slow-epochs 2]
 
-N = 1000, delta = .1, one thread for both, the same data and the same printed loss. The usual way draws every
-weight of the network for every row (N x in x out numbers a layer) and loops over the balls with ot.emd2; a
-few of its epochs are timed and scaled up. Ours draws activations, which have the same law, and sorts.
+N = 1000, delta = .1, one thread for both, the same data and the same printed loss. The usual implementation
+draws every weight of the network for every row (N x in x out numbers per layer) and loops over the balls with
+ot.emd2; a few of its epochs are timed and scaled up. Ours draws activations, which have the same
+distribution, and sorts.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def main() -> None:
         usual = RandomMLP(1, 1, 50, 2, generator=torch.Generator().manual_seed(0))
         optimizer = torch.optim.AdamW(usual.parameters(), lr=0.025, weight_decay=0.005)
         generator = torch.Generator().manual_seed(0)
-        emd2_ball(y[:2, None], y[:2, None])  # loads the peer before the clock starts
+        emd2_ball(y[:2, None], y[:2, None])  # loads the peer before the timer starts
         start = time.perf_counter()
         for _ in range(options.slow_epochs):
             yhat = usual(x, usual.draw(len(x), generator))

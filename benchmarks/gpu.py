@@ -1,10 +1,11 @@
-"""Loss and training on a CUDA device: equal to the CPU's, and how long they take.
+"""Loss and training on a CUDA device: agreement with the CPU, and time.
 
-    python benchmarks/gpu.py [--rows 1000000] [--rows-a-ball 64] [--epochs 1000] [--models 16] [--profile]
+    python benchmarks/gpu.py [--rows 1000000] [--rows-per-ball 64] [--epochs 1000] [--models 16] [--profile]
 
-First every discrepancy is compared with the CPU in float64, and a fit with given noise. Then the nonlinear
-problem's training (N = 1000, delta = .1, the 50 x 2 ResNet) is timed, as it is and with plain steps, several
-fits at once, and one pass over all balls of a large problem with one output, the model's step included.
+First every discrepancy and a fit with fixed noise are compared with the CPU in float64. Then four things are
+timed: training on the nonlinear problem (N = 1000, delta = .1, the 50 x 2 ResNet), with and without a CUDA
+graph; several fits at once; a choice of balls; and one pass over all balls of a large problem with one
+output, the model's step included.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ LOSSES = (
 
 
 def value_and_gradient(objective: Objective, yhat: Tensor) -> tuple[Tensor, Tensor]:
-    """One training step's worth of loss."""
+    """The loss and its gradient, as in a training step."""
     yhat = yhat.detach().requires_grad_()
     loss = objective(yhat)
     (gradient,) = torch.autograd.grad(loss, yhat)
@@ -72,7 +73,7 @@ def difference(ours: tuple[Tensor, Tensor], theirs: tuple[Tensor, Tensor]) -> fl
 
 
 def compare_losses() -> None:
-    """Every discrepancy, one and two outputs, draws and times, against the CPU."""
+    """Compare every discrepancy with the CPU: one and two outputs, several draws and times."""
     rng = np.random.default_rng(0)
     hoods = Neighborhoods.within(rng.uniform(size=300), 0.05, min_size=2)
     for d in (1, 2):
@@ -86,7 +87,7 @@ def compare_losses() -> None:
 
 @final
 class GivenNoise(RandomMap):
-    """Weights times noise that is given, the same on every device and in every epoch."""
+    """A model with fixed noise, the same on every device and in every epoch."""
 
     capturable = True
 
@@ -100,13 +101,13 @@ class GivenNoise(RandomMap):
         return self.get_buffer("noise")[:n]
 
     def forward(self, x: Tensor, omega: Any = None, generator: torch.Generator | None = None) -> Tensor:
-        """A mean that is linear in x, and a spread of its own."""
+        """A mean that is linear in x, and a constant spread."""
         noise = self.draw(len(x)) if omega is None else omega
         return x * self.weight[0] + noise * self.weight[1]
 
 
 def compare_fits() -> None:
-    """200 epochs in float64 on both devices with the same noise."""
+    """Train 200 epochs in float64 on both devices with the same noise."""
     rng = np.random.default_rng(0)
     x, noise = torch.tensor(rng.uniform(size=(300, 1))), torch.tensor(rng.normal(size=(600, 1)))
     y, hoods, weights = torch.tensor(rng.normal(size=(300, 1))), Neighborhoods.within(x, 0.05, min_size=2), []
@@ -124,18 +125,18 @@ def compare_fits() -> None:
 
 
 @contextmanager
-def no_graphs() -> Any:
-    """Plain steps, as where nothing can be recorded."""
+def disable_graphs() -> Any:
+    """Use plain steps, as where no CUDA graph can be recorded."""
     with patch.object(Leaps, "run", lambda *_: []):
         yield
 
 
 def time_training(epochs: int) -> None:
-    """The nonlinear problem: seconds of the whole call of train, as is and with plain steps."""
+    """Time whole calls of train on the nonlinear problem, with a CUDA graph and with plain steps."""
     x, y = (torch.tensor(v, dtype=torch.float32) for v in Nonlinear().sample(1000, random_state=0))
     hoods = Neighborhoods.within(x, 0.1)
     for n_draws, loss in ((1, SquaredW2()), (2, SquaredW2(True))):
-        for device, name in (("cuda", "as it is"), ("cuda", "plain steps")):
+        for device, name in (("cuda", "CUDA graph"), ("cuda", "plain steps")):
             times, last = [], 0.0
             for _ in range(4):
                 net = RandomMLP(1, 1, 50, 2, generator=torch.Generator().manual_seed(0)).to(device)
@@ -144,10 +145,10 @@ def time_training(epochs: int) -> None:
                     max_epochs=epochs, learning_rate=0.025, schedule="constant", n_draws=n_draws
                 )
                 start = time.perf_counter()
-                if name == "as it is":
+                if name == "CUDA graph":
                     fit = train(net, objective, x.to(device), config)
                 else:
-                    with no_graphs():
+                    with disable_graphs():
                         fit = train(net, objective, x.to(device), config)
                 torch.cuda.synchronize()
                 times.append(time.perf_counter() - start)
@@ -156,11 +157,11 @@ def time_training(epochs: int) -> None:
                 f"{loss}, {n_draws} draw(s), {epochs} epochs, {name}: {np.median(times[1:]):.3f} s "
                 f"(first of the process {times[0]:.2f} s), last loss {last:.4f}"
             )
-    print("(at most 0.5 s is asked for)")
+    print("(required: at most 0.5 s)")
 
 
 def time_many(epochs: int, count: int) -> None:
-    """Several seeds, and several deltas, at once and one after the other."""
+    """Time several seeds, and several deltas, at once and one after the other."""
     x, y = (torch.tensor(v, dtype=torch.float32).cuda() for v in Nonlinear().sample(1000, random_state=0))
     same = [Objective(y[:, None], Neighborhoods.within(x.cpu(), 0.1), SquaredW2(True))] * count
     deltas = np.linspace(0.05, 0.3, count)
@@ -181,7 +182,7 @@ def time_many(epochs: int, count: int) -> None:
                 for v, (net, goal) in enumerate(zip(nets, goals, strict=True))
             ]
             apart = time.perf_counter() - start
-        # Later rounding has grown: pairings change at once, and with them what is learnt.
+        # Rounding grows later on: as soon as a pairing changes, the fits part.
         first = [np.array([fit.losses[:30] for fit in fits]) for fits in (many, alone)]
         off = float(np.abs(first[0] / first[1] - 1).max())
         print(
@@ -191,7 +192,7 @@ def time_many(epochs: int, count: int) -> None:
 
 
 def time_choice(n: int) -> None:
-    """A whole fit with one delta, and with six of which it chooses by training."""
+    """Time a whole fit with one delta, and with six to choose from by training."""
     x, y = Nonlinear().sample(n, random_state=0)
     six = [Nearest(k) for k in (12, 24, 48, 96, 192, 384)]
     for name, delta in (("one delta", six[2]), ("six deltas to choose from", six)):
@@ -202,12 +203,12 @@ def time_choice(n: int) -> None:
         print(f"LocalW2Regressor, {n} rows, {name}: {taken:.2f} s, {model.delta_}")
 
 
-def time_pass(n: int, rows_a_ball: int, profile: bool) -> None:
-    """One pass over all balls of a large problem: loss alone, and a whole epoch with a network."""
+def time_pass(n: int, rows_per_ball: int, profile: bool) -> None:
+    """Time one pass over all balls of a large problem: the loss alone, and an epoch with a network."""
     rng = np.random.default_rng(0)
     x = np.sort(rng.uniform(size=n))
     start = time.perf_counter()
-    hoods = Neighborhoods.nearest(x, rows_a_ball)
+    hoods = Neighborhoods.nearest(x, rows_per_ball)
     print(f"{hoods}: built on the CPU in {time.perf_counter() - start:.1f} s")
     y, yhat = (torch.tensor(rng.normal(size=n), dtype=torch.float32) for _ in range(2))
     objective, moved = Objective(y[:, None].cuda(), hoods), yhat[:, None].cuda()
@@ -217,7 +218,7 @@ def time_pass(n: int, rows_a_ball: int, profile: bool) -> None:
         f"loss and gradient {taken:.1f} ms, {hoods.n_edges / taken / 1e6:.1f} G edges/s, peak {peak:.2f} GiB"
     )
     part = slice(0, 50_000)
-    few = Neighborhoods.nearest(x[part], rows_a_ball)
+    few = Neighborhoods.nearest(x[part], rows_per_ball)
     ours = value_and_gradient(Objective(y[part, None].cuda(), few), moved[part])
     theirs = value_and_gradient(Objective(y[part, None], few), yhat[part, None])
     print(f"relative difference from the CPU on 50 000 rows {difference(ours, theirs):.1e}")
@@ -235,8 +236,8 @@ def time_pass(n: int, rows_a_ball: int, profile: bool) -> None:
         torch.cuda.synchronize()
         taken = time.perf_counter() - start
         print(
-            f"{loss}: train, {epochs} pass(es) over {n} rows: {taken:.2f} s in all, with preparation; "
-            f"last pass {fit.history[-1]['seconds']:.3f} s (at most 2 s a pass is asked for)"
+            f"{loss}: train, {epochs} pass(es) over {n} rows: {taken:.2f} s in total, with preparation; "
+            f"last pass {fit.history[-1]['seconds']:.3f} s (required: at most 2 s per pass)"
         )
 
 
@@ -258,13 +259,13 @@ def main() -> None:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--rows-a-ball", type=int, default=64)
+    parser.add_argument("--rows-per-ball", type=int, default=64)
     parser.add_argument("--epochs", type=int, default=1000)
     parser.add_argument("--models", type=int, default=16, help="trained at once")
     parser.add_argument("--profile", action="store_true", help="print where the device time goes")
     options = parser.parse_args()
     if not torch.cuda.is_available():
-        raise SystemExit("no CUDA device here; this benchmark needs one.")
+        raise SystemExit("this benchmark needs a CUDA device, and there is none here.")
     logging.basicConfig(level=logging.INFO)
     print(torch.cuda.get_device_name())
     compare_losses()
@@ -272,7 +273,7 @@ def main() -> None:
     time_training(options.epochs)
     time_many(options.epochs, options.models)
     time_choice(1000)
-    time_pass(options.rows, options.rows_a_ball, options.profile)
+    time_pass(options.rows, options.rows_per_ball, options.profile)
 
 
 if __name__ == "__main__":

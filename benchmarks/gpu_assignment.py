@@ -1,6 +1,6 @@
 """Exact assignment on a CUDA device: checked against scipy, and timed against all CPU cores with scipy.
 
-    python benchmarks/gpu_assignment.py [--balls 10000] [--rows-a-ball 100] [--outputs 4]
+    python benchmarks/gpu_assignment.py [--balls 10000] [--rows-per-ball 100] [--outputs 4]
 
 First the totals of random, tied and degenerate problems of 1 to 300 rows are compared with scipy's. Then
 value and exact gradient of the squared W2 are timed on the device and on the host, with threads and with
@@ -30,8 +30,8 @@ SIZES = (1, 2, 3, 7, 31, 32, 33, 64, 100, 127, 128, 129, 200, 257, 300)
 REPEATS = 20  # random problems of each size and kind
 
 
-def problems(n: int, rng: np.random.Generator) -> Iterator[tuple[str, Array]]:
-    """Cost matrices that solvers stumble over."""
+def make_problems(n: int, rng: np.random.Generator) -> Iterator[tuple[str, Array]]:
+    """Cost matrices that are hard for solvers."""
     a, b = rng.normal(size=(2, n, 3))
     squares = np.square(a[:, None] - b[None]).sum(2)
     yield "uniform", rng.uniform(size=(n, n))
@@ -46,12 +46,12 @@ def problems(n: int, rng: np.random.Generator) -> Iterator[tuple[str, Array]]:
 
 
 def check() -> None:
-    """The largest relative excess of the device's totals over scipy's, for each kind of problem."""
+    """Print the largest relative excess of the device's totals over scipy's, for each kind of problem."""
     rng, worst = np.random.default_rng(0), dict[str, float]()
     for n in SIZES:
         found: dict[str, list[Array]] = {}
         for _ in range(REPEATS):
-            for kind, costs in problems(n, rng):
+            for kind, costs in make_problems(n, rng):
                 found.setdefault(kind, []).append(costs)
         for kind, many in found.items():
             costs = np.stack(many)
@@ -63,18 +63,18 @@ def check() -> None:
                 worst[kind] = max(worst.get(kind, 0.0), (total - least) / max(abs(least), 1e-300))
     for kind, excess in worst.items():
         print(f"  {kind:15} {len(SIZES) * REPEATS} problems: relative excess over scipy at most {excess:.1e}")
-    print(f"largest {max(worst.values()):.1e} (at most 1e-6 is asked for)")
+    print(f"largest {max(worst.values()):.1e} (required: at most 1e-6)")
 
 
 _held: list[Array] = []  # y, yhat, rows and weights of balls, in every process
 
 
 def hold(*arrays: Array) -> None:
-    """Keep the problem in a process, so that only numbers of balls travel."""
+    """Keep the problem in a process, so that only the indices of balls are sent."""
     _held[:] = arrays
 
 
-def share(balls: Array) -> tuple[float, Array]:
+def solve_share(balls: Array) -> tuple[float, Array]:
     """The weighted sum of the values of some balls and its gradient in yhat (N, d), by scipy."""
     y, yhat, rows, weights = _held
     total, gradient = 0.0, np.zeros_like(yhat)
@@ -89,13 +89,13 @@ def share(balls: Array) -> tuple[float, Array]:
     return total, gradient
 
 
-def on_cores(pool: Executor, parts: list[Array]) -> tuple[float, Array]:
-    """The value and its gradient, of all balls."""
-    found = list(pool.map(share, parts))
+def solve_on_cores(pool: Executor, parts: list[Array]) -> tuple[float, Array]:
+    """The value and its gradient, over all balls."""
+    found = list(pool.map(solve_share, parts))
     return sum(total for total, _ in found), np.sum([gradient for _, gradient in found], axis=0)
 
 
-def seconds(step: Callable[[], object], repeats: int) -> float:
+def time_call(step: Callable[[], object], repeats: int) -> float:
     """The median wall time of a call."""
     times = []
     for _ in range(repeats + 1):
@@ -110,26 +110,26 @@ def main() -> None:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--balls", type=int, default=10_000)
-    parser.add_argument("--rows-a-ball", type=int, default=100)
+    parser.add_argument("--rows-per-ball", type=int, default=100)
     parser.add_argument("--outputs", type=int, default=4)
     options = parser.parse_args()
     if not torch.cuda.is_available():
-        raise SystemExit("no CUDA device here; this benchmark needs one.")
+        raise SystemExit("this benchmark needs a CUDA device, and there is none here.")
     rng = np.random.default_rng(0)
     x = rng.uniform(size=(options.balls, 2))
     y, yhat = rng.normal(size=(2, options.balls, options.outputs))
-    hoods = Neighborhoods.nearest(x, options.rows_a_ball)
+    hoods = Neighborhoods.nearest(x, options.rows_per_ball)
     print(hoods)
     weights = (hoods.weights / hoods.weights.sum()).numpy()
     hold(y, yhat, hoods.rows.numpy().reshape(hoods.n_balls, -1), weights)
     cores = len(os.sched_getaffinity(0))
     parts = np.array_split(np.arange(hoods.n_balls), 8 * cores)
     peers: dict[str, float] = {}
-    # Forked processes have the arrays; they are started before CUDA is.
+    # Forked processes share the arrays; they are started before CUDA is.
     with ProcessPoolExecutor(cores, get_context("fork")) as processes, ThreadPoolExecutor(cores) as threads:
         for name, pool in (("processes", processes), ("threads", threads)):
-            value, gradient = on_cores(pool, parts)
-            peers[name] = seconds(partial(on_cores, pool, parts), 3)
+            value, gradient = solve_on_cores(pool, parts)
+            peers[name] = time_call(partial(solve_on_cores, pool, parts), 3)
             print(f"{cores} {name} with scipy: {peers[name] * 1e3:.0f} ms")
     best = min(peers, key=lambda name: peers[name])
     print(torch.cuda.get_device_name())
@@ -137,17 +137,17 @@ def main() -> None:
     for dtype in (torch.float64, torch.float32):
         objective = Objective(torch.tensor(y, dtype=dtype, device="cuda"), hoods)
         moved = torch.tensor(yhat, dtype=dtype, device="cuda")
-        taken = seconds(partial(on_device, objective, moved), 10)
+        taken = time_call(partial(measure_on_device, objective, moved), 10)
         memory = torch.cuda.max_memory_allocated() / 2**30
         print(f"{dtype}: device {taken * 1e3:.1f} ms, peak memory {memory:.2f} GiB; ", end="")
-        print(f"{peers[best] / taken:.1f} times faster than {cores} {best} (at least 3 is asked for)")
-        ours, slope = on_device(objective, moved)
+        print(f"{peers[best] / taken:.1f} times faster than {cores} {best} (required: at least 3)")
+        ours, slope = measure_on_device(objective, moved)
         off = np.abs(slope.double().cpu().numpy() - gradient).max() / np.abs(gradient).max()
         print(f"  value differs by {abs(ours / value - 1):.1e}, gradient by {off:.1e} of its largest entry")
 
 
-def on_device(objective: Objective, yhat: torch.Tensor) -> tuple[float, torch.Tensor]:
-    """Value and gradient, waited for."""
+def measure_on_device(objective: Objective, yhat: torch.Tensor) -> tuple[float, torch.Tensor]:
+    """Value and gradient; waits for the device."""
     yhat = yhat.detach().requires_grad_()
     loss = objective(yhat)
     (gradient,) = torch.autograd.grad(loss, yhat)

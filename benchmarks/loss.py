@@ -2,10 +2,10 @@
 
     python benchmarks/loss.py [--quick]
 
-One thread for both sides, the same data, float64. The loop is how the method is usually run: for each ball
-a cost matrix in torch, ``ot.emd2``, then one backward pass. Where the loop has more than ``--balls`` balls
-it is timed on that many, drawn at random in proportion to their multiplicity, and scaled up: the column
-"timed" says how many of how many. Graphs are built before the clock starts on both sides.
+Both sides use one thread, the same data and float64. The loop is the usual implementation: for each ball a
+cost matrix in torch and ``ot.emd2``, then one backward pass. With more than ``--balls`` balls, the loop is
+timed on that many, drawn at random in proportion to their multiplicity, and scaled up: the column "timed"
+says how many of how many. Graphs are built before the timer starts on both sides.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from localw2.losses.discrepancies import Discrepancy
 from naive import BallLoss, emd2_ball, loop_over_balls, mmd_ball
 
 
-def seconds(step: Callable[[], object], repeats: int) -> float:
-    """The median time of a call, after one that is not counted: a call of 1 ms is repeated for 0.2 s."""
+def time_call(step: Callable[[], object], repeats: int) -> float:
+    """The median time of a call, after one that is not counted; short calls are repeated for 0.2 s."""
     step()
     times: list[float] = []
     while len(times) < repeats or sum(times) < 0.2:
@@ -38,7 +38,7 @@ def seconds(step: Callable[[], object], repeats: int) -> float:
 
 
 def value_and_gradient(objective: Objective, yhat: Tensor) -> tuple[float, Tensor]:
-    """One training step's worth of loss."""
+    """The loss and its gradient, as in a training step."""
     yhat = yhat.detach().requires_grad_()
     loss = objective(yhat)
     (gradient,) = torch.autograd.grad(loss, yhat)
@@ -56,8 +56,8 @@ def compare(
 ) -> float:
     """Time both sides, check that they agree, print a line, return the ratio of times."""
     objective = Objective(y, hoods, loss)
-    ours = seconds(lambda: value_and_gradient(objective, yhat), repeats=20)
-    # The paper's loop runs over rows, identical balls or not.
+    ours = time_call(lambda: value_and_gradient(objective, yhat), repeats=20)
+    # The paper's loop visits the ball of every row, even if balls are identical.
     rows = torch.arange(hoods.n_rows)
     if hoods.n_rows > limit:
         rows = torch.randperm(hoods.n_rows, generator=torch.Generator().manual_seed(0))[:limit]
@@ -65,7 +65,7 @@ def compare(
     start = time.perf_counter()
     loop_over_balls(y, yhat, hoods, balls, ball_loss)
     loop = (time.perf_counter() - start) * hoods.n_rows / len(rows)
-    # Agreement on exactly the rows that were timed: every ball counted as often as the loop visits it.
+    # Compare on exactly the rows that were timed: every ball counts as often as the loop visits it.
     kept = balls.unique()
     ours_loss, ours_gradient = 0.0, torch.zeros_like(yhat)
     for ball in kept.tolist():
@@ -92,16 +92,16 @@ def emd2_each_time(y: Tensor, yhat: Tensor) -> Tensor:
     return torch.stack([emd2_ball(y[:, t], yhat[:, t]) for t in range(y.shape[1])]).mean()
 
 
-def copy_bandwidth() -> float:
-    """Bytes a second (read plus written) of a copy much larger than the caches, one thread."""
+def measure_bandwidth() -> float:
+    """Bytes per second (read plus written) of a copy much larger than the caches, on one thread."""
     source = torch.ones(1 << 25, dtype=torch.float64)
     target = torch.empty_like(source)
-    return 2 * source.numel() * 8 / seconds(lambda: target.copy_(source), 5)
+    return 2 * source.numel() * 8 / time_call(lambda: target.copy_(source), 5)
 
 
-def roofline() -> None:
-    """Edges a second of the d = 1 engine, and the bytes that one edge must move at the least."""
-    bandwidth = copy_bandwidth()
+def print_roofline() -> None:
+    """Edges per second of the d = 1 engine, and the fewest bytes that an edge can move."""
+    bandwidth = measure_bandwidth()
     print(f"\nCopy bandwidth of one core: {bandwidth / 1e9:.1f} GB/s.")
     for n, delta in ((2000, 0.1), (20_000, 0.01), (20_000, 0.1)):
         x, y = Nonlinear().sample(n, random_state=0)
@@ -110,14 +110,14 @@ def roofline() -> None:
         for dtype in (torch.float64, torch.float32):
             objective = Objective(torch.tensor(y).to(dtype), hoods)
             yhat = torch.tensor(other).to(dtype)
-            time_ = seconds(partial(value_and_gradient, objective, yhat), 5)
+            time_ = time_call(partial(value_and_gradient, objective, yhat), 5)
             # Per edge: read the graph's column (4), write and read the rank (8), read the sorted y, and
             # write and read the difference.
             least = 12 + 3 * torch.finfo(dtype).bits // 8
             rate = hoods.n_edges / time_
             print(
                 f"  N = {n}, delta = {delta}, {str(dtype)[6:]}: {hoods.n_edges:.3g} stored edges, "
-                f"{time_ * 1e3:.2f} ms, {rate / 1e6:.0f} M edges/s, {least} bytes an edge at the least: "
+                f"{time_ * 1e3:.2f} ms, {rate / 1e6:.0f} M edges/s, at least {least} bytes per edge: "
                 f"{rate * least / bandwidth:.0%} of copy bandwidth"
             )
 
@@ -128,17 +128,17 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--balls", type=int, default=200, help="balls of the slow side to time (default 200)")
-    parser.add_argument("--quick", action="store_true", help="20 balls: a look, not a measurement")
+    parser.add_argument("--quick", action="store_true", help="20 balls: a first look, not a measurement")
     options = parser.parse_args()
     torch.set_num_threads(1)
     with threadpool_limits(1):
-        table(20 if options.quick else options.balls)
-        roofline()
+        print_table(20 if options.quick else options.balls)
+        print_roofline()
 
 
-def table(limit: int) -> None:
-    """Ours against the loop, line by line."""
-    print(f"{'':37}{'rows a':>8}{'':11}{'loop':>12}{'ours':>10}{'':10}{'largest':>11}   balls")
+def print_table(limit: int) -> None:
+    """Print ours against the loop, line by line."""
+    print(f"{'':37}{'rows /':>8}{'':11}{'loop':>12}{'ours':>10}{'':10}{'largest':>11}   balls")
     print(f"{'problem':37}{'ball':>8}{'edges':>11}{'ms':>12}{'ms':>10}{'ratio':>10}{'rel. diff':>11}   timed")
     for n in (1000, 2000):
         for delta in (0.025, 0.1):
@@ -152,7 +152,7 @@ def table(limit: int) -> None:
     outputs = torch.tensor(rng.normal(size=(1000, 4))), torch.tensor(rng.normal(size=(1000, 4)))
     for k in (20, 50, 100):
         hoods = Neighborhoods.nearest(x, k)
-        compare(f"W2, d = 4, N = 1000, {k} rows a ball", *outputs, hoods, SquaredW2(), emd2_ball, limit)
+        compare(f"W2, d = 4, N = 1000, {k} rows per ball", *outputs, hoods, SquaredW2(), emd2_ball, limit)
     same = torch.tensor(rng.normal(size=(100, 4))), torch.tensor(rng.normal(size=(100, 4)))
     hoods = Neighborhoods.within(np.zeros(100), 0.1)
     compare("W2, d = 4, 100 identical balls", *same, hoods, SquaredW2(), emd2_ball, limit)

@@ -1,4 +1,4 @@
-"""The method as it is usually run: a Python loop over balls. The slow side of the benchmarks and the demo."""
+"""The usual implementation: a Python loop over balls. The slow side of the benchmarks and the demo."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from localw2 import Neighborhoods
 
-# Observed and simulated outputs of one ball, (m, d) each, to a scalar.
+# From the observed and simulated outputs of one ball, (m, d) each, to a scalar.
 BallLoss = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -24,7 +24,7 @@ def emd2_ball(y: Tensor, yhat: Tensor) -> Tensor:
 
 
 def mmd_ball(y: Tensor, yhat: Tensor) -> Tensor:
-    """MMD of one ball with five Gaussian kernels over the pooled sample, as it is usually written."""
+    """MMD of one ball with five Gaussian kernels over the pooled sample, in its usual form."""
     pooled = torch.cat([y, yhat])
     n, m = len(pooled), len(y)
     distances = (pooled[:, None] - pooled[None]).square().sum(-1)
@@ -36,7 +36,7 @@ def mmd_ball(y: Tensor, yhat: Tensor) -> Tensor:
 def loop_over_balls(
     y: Tensor, yhat: Tensor, hoods: Neighborhoods, balls: Tensor, loss: BallLoss
 ) -> tuple[float, Tensor]:
-    """Mean over the listed balls of their loss, and its gradient, by one backward pass."""
+    """The mean loss over the listed balls and its gradient, by one backward pass."""
     yhat = yhat.detach().requires_grad_()
     total = torch.zeros((), dtype=y.dtype)
     for ball in balls.tolist():

@@ -1,8 +1,8 @@
-"""A million rows, 50 neighbours each: seconds and peak memory, whole and block by block.
+"""A million rows with 50 neighbours each: seconds and peak memory, as a whole and block by block.
 
     python benchmarks/neighbors.py [--rows 1000000]
 
-Each case runs in a process of its own, so that its peak resident memory is its own. "import" is the memory
+Each case runs in its own process, so that peak resident memory is measured separately. "import" is the memory
 of the libraries before any data.
 """
 
@@ -25,13 +25,13 @@ def peak_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def stored(x: np.ndarray) -> str:
-    """Build and hold all edges."""
+def build_all(x: np.ndarray) -> str:
+    """Build all edges and hold them in memory."""
     hoods = Neighborhoods.nearest(x, 50)
     return f"{hoods!r}, {hoods.rows.nbytes / 2**20:.0f} MB of edges"
 
 
-def blocks(x: np.ndarray) -> str:
+def walk_blocks(x: np.ndarray) -> str:
     """Take the loss and its gradient on 100 random blocks of 1000 balls, without ever holding all edges."""
     rng = np.random.default_rng(1)
     lazy = LazyNeighborhoods.nearest(x, 50)
@@ -41,11 +41,11 @@ def blocks(x: np.ndarray) -> str:
         rows, part = objective.block(np.arange(start, start + 1000))
         yhat = torch.zeros(len(rows), dtype=torch.float64, requires_grad=True)
         part(yhat).backward()
-    return "Loss and gradient on 100 blocks of 1000 balls, 5e6 edges in all, one block at a time"
+    return "Loss and gradient on 100 blocks of 1000 balls, 5e6 edges in total, one block at a time"
 
 
 def main() -> None:
-    """Run each case in a process of its own."""
+    """Run each case in its own process."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -60,7 +60,7 @@ def main() -> None:
     libraries = peak_mb()
     x = np.random.default_rng(0).normal(size=(options.rows, 3))
     start = time.perf_counter()
-    done = {"stored": stored, "blocks": blocks}[options.case](x)
+    done = {"stored": build_all, "blocks": walk_blocks}[options.case](x)
     taken = time.perf_counter() - start
     print(f"{options.case}: {taken:.1f} s, peak {peak_mb():.0f} MB (import {libraries:.0f} MB). {done}")
 

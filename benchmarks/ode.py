@@ -1,12 +1,12 @@
-"""An epoch of the paper's ODE problem: ours against the loop that it is usually run with, in one run.
+"""An epoch of the paper's ODE problem: ours against the usual loop, in one run.
 
     python benchmarks/ode.py
 
 Both sides have the paper's settings (100 trajectories, 101 times, a plain network of 2 x 100 as the field,
 delta = .1, plain squared W2 at every time), the same weights, one thread, float32. The loop: rk4 on the
 output grid, for each ball and each time a cost matrix and ``ot.emd2``, one backward pass, one AdamW step.
-Ours: an adaptive solution, merged balls, exact assignments, one backward pass, one AdamW step. Both are timed
-after some epochs of training, since assignments of an untrained model take longer.
+Ours: an adaptive solver, merged balls, exact assignments, one backward pass, one AdamW step. Both are timed
+after some epochs of training, because the assignments of an untrained model take longer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TIMED_EPOCHS = 20
 
 
 def rk4(field: NetworkField, y: Tensor, times: Tensor, omega: list[Tensor]) -> Tensor:
-    """Classical Runge-Kutta on the output grid, weights made anew in every call as the layers do it."""
+    """Classical Runge-Kutta on the output grid; the layers make their weights anew in every call."""
     path = [y]
     for h in (times[1:] - times[:-1]).tolist():
         k1 = field.net(y, omega)
@@ -39,7 +39,7 @@ def rk4(field: NetworkField, y: Tensor, times: Tensor, omega: list[Tensor]) -> T
     return torch.stack(path, 1)
 
 
-def loop_epoch(
+def time_loop(
     field: NetworkField, y0: Tensor, y: Tensor, times: Tensor, hoods: Neighborhoods
 ) -> tuple[float, float]:
     """Seconds and loss of one epoch of the loop."""
@@ -59,15 +59,15 @@ def loop_epoch(
     return time.perf_counter() - start, float(loss.detach())
 
 
-def our_loss(model: RandomODE, objective: Objective, y0: Tensor) -> float:
-    """The loss at the omegas of the loop."""
+def evaluate_ours(model: RandomODE, objective: Objective, y0: Tensor) -> float:
+    """Our loss at the omegas of the loop."""
     with torch.no_grad():
         omega = model.draw(len(y0), torch.Generator().manual_seed(1))
         return float(objective(model(y0, omega)))
 
 
 def compare(a: float) -> None:
-    """Print one line."""
+    """Time both sides and print a line."""
     truth = FourStates(a=a)
     paths, t, _ = truth.sample(100, random_state=0)
     y, times = torch.tensor(paths, dtype=torch.float32), torch.tensor(t)
@@ -78,18 +78,18 @@ def compare(a: float) -> None:
     objective = Objective(y, hoods)
     fit = train(model, objective, y0, FitConfig(WARM_EPOCHS + TIMED_EPOCHS, 0.005, 0.005, "constant", 1))
     ours = float(np.median([entry["seconds"] for entry in fit.history[WARM_EPOCHS:]]))
-    value = our_loss(model, objective, y0)
-    loop, loop_value = loop_epoch(field, y0, y, times, hoods)
+    value = evaluate_ours(model, objective, y0)
+    loop, loop_value = time_loop(field, y0, y, times, hoods)
     rows = float(hoods.row_sizes().double().mean())
     print(
-        f"a = {a:3}: {rows:6.1f} rows a ball, loop {loop * 1e3:9.0f} ms, ours {ours * 1e3:7.1f} ms, "
+        f"a = {a:3}: {rows:6.1f} rows per ball, loop {loop * 1e3:9.0f} ms, ours {ours * 1e3:7.1f} ms, "
         f"ratio {loop / ours:6.0f}, relative difference of the losses {abs(value / loop_value - 1):.1e}",
         flush=True,
     )
 
 
 def main() -> None:
-    """Equal and spread initial states."""
+    """Compare on equal and on spread initial states."""
     torch.set_num_threads(1)
     with threadpool_limits(1):
         for a in (0.0, 0.1):

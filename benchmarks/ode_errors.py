@@ -1,4 +1,4 @@
-"""The errors of an ODE with random parameters (paper, Eq. ode_error), and the model without any spread.
+"""The errors of an ODE with random parameters (paper, Eq. ode_error), and the model without spread.
 
 Shared by ``benchmarks/accuracy_ode.py`` and ``paper/dynamics.py``. Trajectories are (n, T, d), draws of a
 field (S, states, d).

@@ -1,14 +1,14 @@
-"""Time and memory of training as rows grow: N = 1e3 .. 1e7 rows of 8 columns, balls of 64 rows.
+"""Time and memory of training against the number of rows: 1e3 to 1e7 rows of 8 columns, balls of 64 rows.
 
     python benchmarks/scale.py [--max-rows 1e6] [--device cpu] [--balls 32] [--block 1]
     python benchmarks/scale.py --fit [--base auto] [--max-rows 1e6]
     python benchmarks/scale.py --batches [--picture docs/how-to/scale_batches.png]
 
-The first form times steps of ``train`` on lazy balls (32 a step, neighbours searched for in every step) of
+The first form times steps of ``train`` on lazy balls (32 per step, with a neighbour search in every step) for
 the 50 x 2 network with 4 draws, and scales them to an epoch, which sees each ball once. ``--fit`` times whole
-fits of ``LocalW2Regressor`` with its defaults. ``--batches`` shows how the error depends on the balls a step,
-at an equal number of balls in all. Each case is a process of its own, so that its peak memory is
-its own. On a CPU that others use too, the seconds of the processor (all threads) are the ones to go by.
+fits of ``LocalW2Regressor`` with its defaults. ``--batches`` shows how the error depends on the balls per
+step for an equal total number of balls. Each case runs in its own process, so that peak memory is measured
+separately. On a shared CPU, processor seconds (over all threads) are the reliable ones.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Rows:
 
 
 def sample(n: int, seed: int) -> Rows:
-    """A bent mean, an interaction and a spread that varies, in 3 of 8 columns."""
+    """A nonlinear mean with an interaction and a varying spread, in 4 of 8 columns."""
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((n, COLUMNS), dtype=np.float32)
     mean = np.sin(x[:, 0]) + 0.5 * x[:, 1] * x[:, 2]
@@ -60,8 +60,8 @@ def peak_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def steps(n: int, device: str, n_steps: int, balls: int, block: int) -> dict[str, Any]:
-    """Seconds of the preparation and of a step, rows a second and memory."""
+def time_steps(n: int, device: str, n_steps: int, balls: int, block: int) -> dict[str, Any]:
+    """Seconds of the preparation and of a step, rows per second, and memory."""
     imported = peak_mb()
     data = sample(n, 0)
     start = time.perf_counter()
@@ -84,7 +84,7 @@ def steps(n: int, device: str, n_steps: int, balls: int, block: int) -> dict[str
             max_epochs=count, batch_balls=size, epoch_balls=size, block_balls=block, n_draws=DRAWS, seed=count
         )
 
-    train(net, objective, x, config(3))  # what the first steps load and allocate
+    train(net, objective, x, config(3))  # loads and allocates what the first steps need
     start, cpu = time.perf_counter(), time.process_time()
     train(net, objective, x, config(n_steps))
     wall, cpu = (time.perf_counter() - start) / n_steps, (time.process_time() - cpu) / n_steps
@@ -94,14 +94,14 @@ def steps(n: int, device: str, n_steps: int, balls: int, block: int) -> dict[str
     }  # fmt: skip
 
 
-def errors(model: LocalW2Regressor) -> tuple[float, float]:
-    """Root mean square errors of the mean and of the standard deviation at fresh rows."""
+def measure_errors(model: LocalW2Regressor) -> tuple[float, float]:
+    """Root mean square errors of the mean and of the standard deviation on new rows."""
     test = sample(TEST_ROWS, 1)
     mean, std = model.predict(test.x, return_std=True)
     return float(np.sqrt(((mean - test.mean) ** 2).mean())), float(np.sqrt(((std - test.std) ** 2).mean()))
 
 
-def fit(n: int, device: str, base: str, **settings: Any) -> dict[str, Any]:
+def time_fit(n: int, device: str, base: str, **settings: Any) -> dict[str, Any]:
     """Seconds, memory and errors of a whole fit."""
     imported = peak_mb()
     data = sample(n, 0)
@@ -110,8 +110,8 @@ def fit(n: int, device: str, base: str, **settings: Any) -> dict[str, Any]:
         base=None if base == "none" else base, device=device, random_state=0, **settings
     ).fit(data.x, data.y)
     wall, cpu = time.perf_counter() - start, time.process_time() - cpu
-    peak = peak_mb()  # prediction has memory of its own
-    mean, std = errors(model)
+    peak = peak_mb()  # prediction needs further memory
+    mean, std = measure_errors(model)
     return {
         "rows": n, "seconds": wall, "cpu": cpu, "training": model.fit_.seconds, "plan": str(model.plan_),
         "balls": str(model.delta_), "base": model.base_name_, "mean_error": mean, "std_error": std,
@@ -119,26 +119,26 @@ def fit(n: int, device: str, base: str, **settings: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def alone(**case: Any) -> dict[str, Any]:
-    """One case in a process of its own."""
+def run_alone(**case: Any) -> dict[str, Any]:
+    """Run one case in its own process."""
     command = [sys.executable, __file__, "--case", json.dumps(case)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
-def exponent(rows: list[float], seconds: list[float]) -> float:
-    """The slope of log seconds in log rows."""
+def fit_exponent(rows: list[float], seconds: list[float]) -> float:
+    """The slope of log seconds against log rows."""
     return float(np.polyfit(np.log(rows), np.log(seconds), 1)[0])
 
 
 def show_steps(sizes: list[int], device: str, **settings: int) -> None:
-    """The table of steps, and the growth of an epoch."""
+    """Print the table of steps, and how an epoch grows."""
     print("      rows  prepare s  step ms   (CPU)   rows/s   epoch s  peak MB")
     found = []
     key = "step" if device == "cuda" else "step_cpu"
     for n in sizes:
-        case = alone(kind="steps", n=n, device=device, **settings)
+        case = run_alone(kind="steps", n=n, device=device, **settings)
         case["epoch"] = case[key] * n / case["balls"]
         found.append(case)
         print(
@@ -147,18 +147,18 @@ def show_steps(sizes: list[int], device: str, **settings: int) -> None:
             flush=True,
         )
     clock = "wall" if device == "cuda" else "processor"
-    print(f"(rows/s and epoch by the {clock}'s seconds; importing takes {found[0]['import_mb']:.0f} MB)")
+    print(f"(rows/s and epoch in {clock} seconds; importing takes {found[0]['import_mb']:.0f} MB)")
     some = [case for case in found if 10**4 <= case["rows"] <= 10**6]
     if len(some) > 1:
-        slope = exponent([c["rows"] for c in some], [c["epoch"] for c in some])
+        slope = fit_exponent([c["rows"] for c in some], [c["epoch"] for c in some])
         print(f"growth of an epoch from {some[0]['rows']:.0e} to {some[-1]['rows']:.0e} rows: N^{slope:.2f}")
 
 
 def show_fits(sizes: list[int], device: str, base: str) -> None:
-    """The table of whole fits."""
+    """Print the table of whole fits."""
     print("      rows  seconds   (CPU)  training  peak MB  error of mean, SD  what was used")
     for n in sizes:
-        case = alone(kind="fit", n=n, device=device, base=base)
+        case = run_alone(kind="fit", n=n, device=device, base=base)
         print(
             f"{n:>10}{case['seconds']:>9.0f}{case['cpu']:>8.0f}{case['training']:>10.0f}"
             f"{case['peak_mb']:>9.0f}{case['mean_error']:>12.3f}{case['std_error']:>7.3f}  "
@@ -168,21 +168,23 @@ def show_fits(sizes: list[int], device: str, base: str) -> None:
 
 
 def show_batches(n: int, device: str, picture: str) -> None:
-    """Errors against the balls of a step, at two lengths of the fit: a line is of equal cost."""
+    """Print errors against the balls per step for two lengths of a fit, each at equal cost."""
     lines: dict[str, list[tuple[int, float, float]]] = {}
     for epochs in (25, 100):
-        print(f"{epochs} epochs: balls a step, error of the mean, error of the SD, CPU seconds")
+        print(f"{epochs} epochs: balls per step, error of the mean, error of the SD, CPU seconds")
         for balls in BATCHES:
-            case = alone(kind="fit", n=n, device=device, base="none", batch_balls=balls, max_epochs=epochs)
+            case = run_alone(
+                kind="fit", n=n, device=device, base="none", batch_balls=balls, max_epochs=epochs
+            )
             mean, std = case["mean_error"], case["std_error"]
             lines.setdefault(f"{epochs} epochs", []).append((balls, mean, std))
             print(f"{balls:>6}{mean:>9.3f}{std:>9.3f}{case['cpu']:>8.0f}  {case['plan']}", flush=True)
     if picture:
-        draw(lines, n, picture)
+        draw_errors(lines, n, picture)
 
 
-def draw(lines: dict[str, list[tuple[int, float, float]]], n: int, picture: str) -> None:
-    """The picture of the errors."""
+def draw_errors(lines: dict[str, list[tuple[int, float, float]]], n: int, picture: str) -> None:
+    """Draw the errors."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 3.4), layout="constrained")
@@ -201,14 +203,14 @@ def draw(lines: dict[str, list[tuple[int, float, float]]], n: int, picture: str)
 
 
 def main() -> None:
-    """Run what was asked for."""
+    """Run the chosen form."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--max-rows", type=float, default=1e6)
     parser.add_argument("--min-rows", type=float, default=1e3)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--steps", type=int, default=60, help="steps that are timed")
-    parser.add_argument("--balls", type=int, default=32, help="balls a step")
+    parser.add_argument("--steps", type=int, default=60, help="how many steps to time")
+    parser.add_argument("--balls", type=int, default=32, help="balls per step")
     parser.add_argument("--block", type=int, default=1, help="neighbouring balls drawn together")
     parser.add_argument("--fit", action="store_true")
     parser.add_argument("--base", choices=["none", "auto"], default="none")
@@ -218,7 +220,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.case is not None:
         case = json.loads(options.case)
-        run: Callable[..., dict[str, Any]] = steps if case.pop("kind") == "steps" else fit
+        run: Callable[..., dict[str, Any]] = time_steps if case.pop("kind") == "steps" else time_fit
         print(json.dumps(run(**case)))
         return
     low, high = np.log10([options.min_rows, options.max_rows])

@@ -1,4 +1,4 @@
-"""Is delta="auto" as good as the best delta? The choice against a grid, on the same data.
+"""Is delta="auto" as good as the best delta? The automatic choice against a grid, on the same data.
 
     python benchmarks/selection.py [--data-dir DIR] [--seeds 10] [--splits 5] [--jobs 2] [--out FILE]
 
@@ -6,14 +6,13 @@ Linear example: error in the SDs of the coefficients of ``RandomCoefficientRegre
 error in the SD of ``LocalW2Regressor``, both N = 1000 and against the truth, mean over seeds. With
 ``--data-dir``, a folder of tables (NAME/data.txt, the last column the target), mean CRPS over the first
 standard splits. Grids: numbers of nearest rows in the norm that "auto" chose, and radii in the units of x.
-The best of a grid is picked after looking at the truth or at the test rows, on the mean over all seeds: no
-rule could. ``--out`` keeps what was computed, and a run that was stopped goes on from it.
+The best of a grid is picked with knowledge of the truth or the test rows, on the mean over all seeds, which
+no rule could do. ``--out`` keeps what was computed, and an interrupted run continues from it.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import time
@@ -26,14 +25,14 @@ import torch
 from joblib import Parallel, delayed
 from numpy.typing import NDArray
 
-import localw2
+from ledger import Stamp, trace
 from localw2 import LocalW2Regressor, Nearest, RandomCoefficientRegressor
 from localw2.datasets import Linear, Nonlinear
 from localw2.metrics import crps, std_error
 from uci import Split, names, standard_split
 
 Array = NDArray[np.float64]
-FIRST_SEED = 7000  # no data set of these was used to find the rule
+FIRST_SEED = 7000  # none of these data sets was used to find the rule
 LINEAR = {"n_neighbors": (4, 6, 8, 12, 17, 24, 34, 48, 96, 192), "delta": (0.1, 0.2, 0.4, 0.8, 1.6)}
 NEAREST = (8, 12, 17, 24, 34, 48, 68, 96, 136, 192, 272, 384)
 RADII = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32)  # of the nonlinear example, x in (-.5, .5)
@@ -42,8 +41,8 @@ TRUE_STD = np.array([0.1, 0.2, 0.3, 0.4])
 LIMITS = {"linear": 1.15, "nonlinear": 1.15}
 
 
-def linear(seed: int, quick: bool) -> dict[str, float]:
-    """Errors in s of every choice on one data set."""
+def score_linear(seed: int, quick: bool) -> dict[str, float]:
+    """The error in s of every choice on one data set."""
     x, y = Linear().sample(200 if quick else 1000, random_state=seed)
     found = {}
     choices: list[tuple[str, dict[str, Any]]] = [("auto", {})]
@@ -55,27 +54,27 @@ def linear(seed: int, quick: bool) -> dict[str, float]:
     return found
 
 
-def nonlinear(seed: int, quick: bool) -> dict[str, float]:
-    """Errors in the SD of every choice on one data set."""
+def score_nonlinear(seed: int, quick: bool) -> dict[str, float]:
+    """The error in the SD of every choice on one data set."""
     truth = Nonlinear()
     x, y = truth.sample(200 if quick else 1000, random_state=seed)
 
     def error(model: LocalW2Regressor) -> float:
         return std_error(truth.std(TEST), model.predict(TEST, return_std=True)[1])
 
-    return _grid(x, y, seed, quick, error, () if quick else RADII)
+    return _score_grid(x, y, seed, quick, error, () if quick else RADII)
 
 
-def table(split: Split, seed: int, quick: bool) -> dict[str, float]:
-    """CRPS on the test rows of every choice."""
+def score_table(split: Split, seed: int, quick: bool) -> dict[str, float]:
+    """The CRPS of every choice on the test rows."""
 
     def score(model: LocalW2Regressor) -> float:
         return float(crps(split.y_test, model.sample(split.x_test, 400, random_state=seed)).mean())
 
-    return _grid(split.x, split.y, seed, quick, score, ())
+    return _score_grid(split.x, split.y, seed, quick, score, ())
 
 
-def _grid(
+def _score_grid(
     x: Array, y: Array, seed: int, quick: bool, score: Any, radii: tuple[float, ...]
 ) -> dict[str, float]:
     settings: dict[str, Any] = {"random_state": seed} | ({"max_epochs": 10} if quick else {})
@@ -95,29 +94,21 @@ def _grid(
 def run(
     name: str, number: int, quick: bool, data_dir: Path | None
 ) -> tuple[str, int, dict[str, float], float]:
-    """All choices on one data set, with what it took."""
+    """Score all choices on one data set; also returns the seconds."""
     torch.set_num_threads(1)
     start = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # small balls are part of the grid
         if name in ("linear", "nonlinear"):
-            found = {"linear": linear, "nonlinear": nonlinear}[name](FIRST_SEED + number, quick)
+            found = {"linear": score_linear, "nonlinear": score_nonlinear}[name](FIRST_SEED + number, quick)
         else:
             assert data_dir is not None
-            found = table(standard_split(data_dir / name, number), number, quick)
+            found = score_table(standard_split(data_dir / name, number), number, quick)
     return name, number, found, time.perf_counter() - start
 
 
-def code_print(quick: bool) -> str:
-    """What the results depend on, beside the data: the package, this file, and whether it was a quick run."""
-    digest = hashlib.sha256(str(quick).encode())
-    for path in [*sorted(Path(localw2.__file__).parent.rglob("*.py")), Path(__file__)]:
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
-
-
-def report(name: str, results: list[dict[str, float]]) -> None:
-    """The grid, its best, and the choice beside it."""
+def print_report(name: str, results: list[dict[str, float]]) -> None:
+    """Print the grid, its best entry, and the automatic choice next to it."""
     shared = [key for key in results[0] if key not in ("auto", "rows") and all(key in r for r in results)]
     means = {key: float(np.mean([r[key] for r in results])) for key in shared}
     best = min(means, key=lambda key: means[key])
@@ -136,7 +127,7 @@ def report(name: str, results: list[dict[str, float]]) -> None:
 
 
 def main() -> None:
-    """Compute what is missing, print the tables."""
+    """Compute what is missing, then print the tables."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -145,8 +136,8 @@ def main() -> None:
     parser.add_argument("--splits", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--only", nargs="*", help="some of linear, nonlinear and the names of tables")
-    parser.add_argument("--quick", action="store_true", help="a few epochs: to see that it runs")
+    parser.add_argument("--only", nargs="*", help="a subset of linear, nonlinear and the names of tables")
+    parser.add_argument("--quick", action="store_true", help="a few epochs: does it run?")
     chosen = parser.parse_args()
     counts = {"linear": chosen.seeds, "nonlinear": chosen.seeds}
     if chosen.data_dir is not None:
@@ -154,11 +145,11 @@ def main() -> None:
     if chosen.only:
         counts = {name: n for name, n in counts.items() if name in chosen.only}
     done: dict[str, dict[str, float]] = {}
-    made_by = code_print(chosen.quick)
+    made_by = f"{Stamp.of(trace([(Path(__file__), 'run')]), {}).code}{' quick' * chosen.quick}"
     if chosen.out is not None and chosen.out.exists():
         content = json.loads(chosen.out.read_text())
         if content["made_by"] != made_by:
-            parser.error(f"{chosen.out} was made by other code or with other settings; name another file")
+            parser.error(f"{chosen.out} was made by other code or with other settings; use another file")
         done = content["results"]
     missing = [(name, i) for name, n in counts.items() for i in range(n) if f"{name} {i}" not in done]
     runner = Parallel(n_jobs=chosen.jobs, return_as="generator_unordered")
@@ -171,7 +162,7 @@ def main() -> None:
             temporary.write_text(json.dumps({"made_by": made_by, "results": done}, indent=1))
             os.replace(temporary, chosen.out)
     for name, n in counts.items():
-        report(name, [done[f"{name} {i}"] for i in range(n)])
+        print_report(name, [done[f"{name} {i}"] for i in range(n)])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Tables in the common layout (NAME/data.txt, numbers between blanks, the target last) and their splits."""
+"""Tables in the common layout (NAME/data.txt, columns separated by blanks, target last) and their splits."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def names(folder: Path) -> list[str]:
 
 
 def standard_split(folder: Path, number: int) -> Split:
-    """One of the usual splits: permutations by ``RandomState(1)``, 90 % of the rows to train.
+    """Make one of the standard splits: permutations by ``RandomState(1)``, 90 % of the rows for training.
 
-    The permutations follow each other, so that split 3 is the fourth one whatever was asked for before.
+    The permutations are drawn one after the other: split 3 is the fourth, whatever was drawn before.
     """
     data: Array = np.loadtxt(folder / "data.txt")
     generator, n = np.random.RandomState(1), len(data)

@@ -14,7 +14,7 @@ sys.path.insert(0, str(HERE / "_extensions"))
 
 project = "localw2"
 author = copyright = "the localw2 developers"
-# The one place of the version, read without importing torch.
+# The version is stored in one place, which is read here without importing torch.
 release = re.search(r'__version__ = "(.+)"', (ROOT / "src/localw2/__init__.py").read_text())[1]
 version = release
 
@@ -40,7 +40,7 @@ myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 4
 myst_links_external_new_tab = False
 
-# Executed pages. A picture is a vector graphic that a phone can enlarge.
+# Executed pages. Pictures are vector graphics, which can be enlarged on a phone.
 nb_execution_mode = os.environ.get("LOCALW2_DOCS_EXECUTION", "force")
 nb_execution_raise_on_error = True
 nb_execution_show_tb = True
@@ -110,5 +110,5 @@ html_theme_options = {
 }
 html_sidebars = {"index": [], "changelog": [], "start": [], "comparisons": []}
 
-# Gallery scripts run inside Sphinx: what they warn of is theirs, not the build's.
+# Gallery scripts run inside Sphinx; their warnings are not those of the build.
 warnings.filterwarnings("default", category=DeprecationWarning)

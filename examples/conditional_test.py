@@ -1,4 +1,4 @@
-"""Test two samplers on new rows, a right one and one that is too narrow on one side; draw the second test.
+"""Test two samplers on new rows: one that is right, and one that is too narrow on one side. Plot the latter.
 
 python examples/conditional_test.py [--out docs/conditional_test.png]
 """
@@ -10,16 +10,18 @@ from pathlib import Path
 
 import numpy as np
 
+from localw2 import conditional_test
 from localw2._validation import Array
 from localw2.datasets import Nonlinear
-from localw2.judging.swap_test.conditional import conditional_test
 
 
 def main() -> None:
-    """Print both tests and write the picture."""
+    """Print both tests and save the plot."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
-    parser.add_argument("--out", type=Path, default=Path("docs/conditional_test.png"), help="the picture")
+    parser.add_argument(
+        "--out", type=Path, default=Path("docs/conditional_test.png"), help="where to save the plot"
+    )
     options = parser.parse_args()
 
     truth = Nonlinear()
@@ -34,12 +36,12 @@ def main() -> None:
         narrow: Array = mean + scale * (truth.sample_y(x, rng) - mean)
         return narrow
 
-    for name, sampler in (("the true law", right), ("SD 40 % too small for x > 0.1", too_narrow)):
+    for name, sampler in (("the true distribution", right), ("SD 40 % too small for x > 0.1", too_narrow)):
         test = conditional_test(x, y, sampler, delta=0.1, random_state=0)
         print(f"{name}\n{test.summary()}\n")
     axes = test.plot()
     axes[0].figure.savefig(options.out, dpi=150)
-    print(f"Picture: {options.out}")
+    print(f"Plot: {options.out}")
 
 
 if __name__ == "__main__":

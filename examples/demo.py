@@ -1,4 +1,4 @@
-"""Fit the paper's nonlinear example, print the errors beside the paper's, and write a picture.
+"""Fit the paper's nonlinear example, print the errors beside the paper's, and save a plot.
 
 python examples/demo.py [--rows 1000] [--out demo.png]
 """
@@ -17,12 +17,12 @@ from localw2.plots import band
 
 
 def main() -> None:
-    """Fit, compare with the truth, draw."""
+    """Fit, compare with the truth, and plot."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rows", type=int, default=1000, help="rows to learn from (default 1000)")
-    parser.add_argument("--out", default="demo.png", help="where to write the picture (default demo.png)")
+    parser.add_argument("--out", default="demo.png", help="where to save the plot (default demo.png)")
     options = parser.parse_args()
 
     truth = Nonlinear()
@@ -42,7 +42,7 @@ def main() -> None:
     print(f"{'ours, against the true moments':52}{mean_error(truth.mean(test), mean):8.3f}", end="")
     print(f"{std_error(truth.std(test), std):8.3f}")
     print(f"{'ours, the 100-draw metric of the paper':52}{by_draws[0]:8.3f}{by_draws[1]:8.3f}")
-    print(f"{'the truth itself by that metric (its noise)':52}{again[0]:8.3f}{again[1]:8.3f}")
+    print(f"{'the truth by that metric (sampling noise only)':52}{again[0]:8.3f}{again[1]:8.3f}")
     print(f"{'the paper, 50 x 2 ResNet, that metric, mean of 5':52}{0.034:8.3f}{0.106:8.3f}")
 
     grid = np.linspace(-0.5, 0.5, 101)[:, None]
@@ -57,7 +57,7 @@ def main() -> None:
     )
     ax.set_title(f"Nonlinear example: {len(x)} rows, default LocalW2Regressor", fontsize=11)
     ax.figure.savefig(options.out, dpi=150)
-    print(f"\nPicture: {options.out}")
+    print(f"\nPlot: {options.out}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Draw the first page of a report into a picture, by a browser without a window.
+"""Take a screenshot of the first page of a report in a headless browser.
 
     python examples/report_screenshot.py [--out docs/report.png]
 
@@ -10,15 +10,15 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from explorer_screenshot import INPUTS, find_chromium, fitted, picture_path
+from explorer_screenshot import INPUTS, find_chromium, fit_model, read_path
 
-from localw2.apps.report.report import write_report
+from localw2.apps.report import write_report
 
 
 def main() -> None:
-    """Fit, write the report, look, save."""
-    out = picture_path(__doc__, "docs/report.png")
-    model, x, y = fitted()
+    """Fit, write the report, and save the screenshot."""
+    out = read_path(__doc__, "docs/report.png")
+    model, x, y = fit_model()
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder, "report.html")
         write_report(page, model, x, y, feature_names=INPUTS, target_names=["strength [MPa]"])
@@ -27,7 +27,7 @@ def main() -> None:
 
 
 def photograph(page: Path, path: Path) -> None:
-    """Save what the top of the page shows."""
+    """Save a screenshot of the top of the page."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:

@@ -1,10 +1,10 @@
-"""Two ODEs learned from trajectories, with pictures.
+"""Two ODEs learned from trajectories, with plots.
 
     python examples/trajectories.py [--out docs] [--epochs 500]
 
-The paper's system of four states with a network as its field (its trajectories and field are drawn), and
-logistic growth with known form, seen at irregular times with gaps (the law of its parameters is printed and
-drawn).
+The paper's system of four states with a network as its field (its trajectories and field are plotted), and
+logistic growth of known form, observed at irregular times with missing values (the distribution of its
+parameters is printed and plotted).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from localw2.datasets import FourStates, LogisticGrowth
 
 
 def main() -> None:
-    """Fit both and draw them."""
+    """Fit both and plot them."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
-    parser.add_argument("--out", type=Path, default=Path("docs"), help="folder for the pictures")
-    parser.add_argument("--epochs", type=int, default=500, help="epochs of the network")
+    parser.add_argument("--out", type=Path, default=Path("docs"), help="folder for the plots")
+    parser.add_argument("--epochs", type=int, default=500, help="training epochs of the network")
     options = parser.parse_args()
     import matplotlib.pyplot as plt
 
@@ -61,7 +61,15 @@ def main() -> None:
     left.plot([], [], ".", color=plots.DATA, label="data (60 of 300)")
     left.legend(frameon=False, fontsize=8)
     law = model.parameters_.samples
-    right.plot(law["r"][:2000], law["K"][:2000], ".", ms=2, color=plots.MODEL, alpha=0.4, label="learned law")
+    right.plot(
+        law["r"][:2000],
+        law["K"][:2000],
+        ".",
+        ms=2,
+        color=plots.MODEL,
+        alpha=0.4,
+        label="learned distribution",
+    )
     right.plot(realised["r"], realised["K"], ".", ms=4, color=plots.TRUTH, label="realised")
     right.set_xlabel("growth rate r")
     right.set_ylabel("capacity K")
@@ -72,7 +80,7 @@ def main() -> None:
 
 def _save(figure: object, path: Path) -> None:
     figure.savefig(path, dpi=110)  # type: ignore[attr-defined]
-    print(f"wrote {path}")
+    print(f"Plot: {path}")
 
 
 if __name__ == "__main__":

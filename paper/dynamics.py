@@ -8,18 +8,17 @@ N((1, 1, 1, 1), a^2 I), a in {0, .1, .2, .3}, sigma in {.1, .25, .4}. Five model
   printed       the paper's loss (Eq. time_w2) and settings: a plain network of 2 x 100 as the field, 500
                 epochs, learning rate and weight decay .005, radius delta = .1 of the balls of initial states
   printed-sqrt  the same with radius sqrt(.1), for a > .1 (at a = 0 every ball holds all rows anyway)
-  ours          LocalW2ODE() as it comes: pairs of times, debiased, balls of a fifth of the trajectories
+  ours          LocalW2ODE() with its defaults: pairs of times, debiased, balls of a fifth of the trajectories
   mean          the true ODE with the mean field: no spread at all
-  true          the truth itself, with fresh omegas: no method can do better but by chance
+  true          the true model with fresh omegas: no method can do better, except by chance
 
-``repeats`` training sets each. Of printed-sqrt there are none at a = .1, where a fit takes seven minutes (its
-balls hold most rows, and all differ): with them ``make paper`` would take more than its 150 minutes. Draw
-again from the records alone: ``python paper/dynamics_figures.py``.
+Each is fitted to ``repeats`` training sets. printed-sqrt is left out at a = .1, where a fit takes seven
+minutes (its balls hold most rows, and no two are equal) and would push ``make paper`` beyond 150 minutes. To
+draw again from the records alone: ``python paper/dynamics_figures.py``.
 """
 
 from __future__ import annotations
 
-import hashlib
 import sys
 import warnings
 from collections.abc import Callable
@@ -33,10 +32,9 @@ from numpy.typing import NDArray
 
 from localw2 import LocalW2ODE, Neighborhoods
 from localw2.datasets import FourStates
-from records import Cell, Options, Values, compute
+from records import Cell, Options, Values, run_experiment
 
-sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
-import ode_errors
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 from ode_errors import (
     DELTA_0,
     PRINTED,
@@ -49,7 +47,7 @@ from ode_errors import (
 
 Array = NDArray[np.float64]
 
-FIRST_SEED = 5000  # none of these data sets was looked at while the defaults were tuned
+FIRST_SEED = 5000  # none of these data sets was used while the defaults were tuned
 PANELS = ((0.0, 0.25), (0.0, 0.4), (0.3, 0.25))  # (a, sigma) of the panels (a)-(i)
 A, SIGMA = (0.0, 0.1, 0.2, 0.3), (0.1, 0.25, 0.4)
 RADIUS = {"printed": 0.1, "printed-sqrt": 0.1**0.5}
@@ -59,19 +57,18 @@ STATES_EVERY, LINES_EVERY, LINES = 10, 4, 20  # of the 101 times and of the 100 
 
 @dataclass(frozen=True)
 class Simulator:
-    """A model to be scored: trajectories (S, n, T, 4) from states, draws (S, states, 4) of its field."""
+    """A model to score: trajectories (S, n, T, 4) from initial states, draws (S, states, 4) of its field."""
 
     paths: Callable[[Array, int], Array]
     field: Callable[[Array, int], Array]
 
 
-def cells(options: Options) -> list[Cell]:
-    """All (a, sigma, model, seed); ``errors`` names the version of the error definitions."""
+def list_cells(options: Options) -> list[Cell]:
+    """All (a, sigma, model, seed)."""
     a_grid, sigma_grid = ((0.0, 0.3), (0.25, 0.4)) if options.quick else (A, SIGMA)
     size: Cell = {"trajectories": 100, "epochs": 500, "draws": 2000}
     if options.quick:
         size = {"trajectories": 25, "epochs": 10, "draws": 100}
-    size |= {"errors": hashlib.sha256(Path(ode_errors.__file__).read_bytes()).hexdigest()[:8]}
     found: list[Cell] = [
         {"a": a, "sigma": sigma, "model": model, **size, "seed": seed}
         for a in a_grid
@@ -80,8 +77,8 @@ def cells(options: Options) -> list[Cell]:
         if model != "printed-sqrt" or a > A[1]
         for seed in range(FIRST_SEED, FIRST_SEED + options.repeats)
     ]
-    # References take seconds. Then panels, then the grid round by round: a run that is cut short has the
-    # panels, and no core waits for a long fit in the end.
+    # The references take seconds. The panels come next, then the grid repeat by repeat: an interrupted run
+    # has the panels, and no core waits for a long fit at the end.
     return sorted(
         found,
         key=lambda c: (c["model"] not in ("mean", "true"), (c["a"], c["sigma"]) not in PANELS, c["seed"]),
@@ -89,20 +86,20 @@ def cells(options: Options) -> list[Cell]:
 
 
 def run_cell(cell: Cell) -> Values:
-    """Fit one model to one training set and score it on one test set; ``failed`` says why a fit gave up."""
+    """Fit one model to one training set and score it on one test set; ``failed`` says why a fit stopped."""
     truth = FourStates(cell["a"], cell["sigma"])
     n, seed = cell["trajectories"], cell["seed"]
     train, t, _ = truth.sample(n, random_state=seed)
     test, _, _ = truth.sample(n, random_state=10_000 + seed)
     with warnings.catch_warnings():
-        # Balls of one row are what this experiment is about: their sizes are in the table.
+        # This experiment is about balls of one row; the table shows the sizes of the balls.
         warnings.simplefilter("ignore")
         try:
-            model, about = _simulator(cell, truth, train, t)
+            model, about = _make_simulator(cell, truth, train, t)
         except FloatingPointError as error:
             return {"failed": str(error)}
-        errors = _errors(truth, model, test, seed, cell["draws"])
-        rows = [_ball_rows(train[:, 0], radius) for radius in RADIUS.values()]
+        errors = _measure_errors(truth, model, test, seed, cell["draws"])
+        rows = [_count_ball_rows(train[:, 0], radius) for radius in RADIUS.values()]
     values = {**about, **errors, "rows": rows[0], "rows_sqrt": rows[1]}
     place = cell["a"], cell["sigma"]
     if place not in PANELS:
@@ -110,12 +107,12 @@ def run_cell(cell: Cell) -> Values:
     if seed == FIRST_SEED and cell["model"] in ("printed", "ours", "true"):
         paths = test if cell["model"] == "true" else model.paths(test[:, 0], 1)[0]
         states = slice(4 if place == PANELS[0] else 1)
-        values["lines"] = _rounded(paths[:LINES, ::LINES_EVERY, states], 3)
+        values["lines"] = _round(paths[:LINES, ::LINES_EVERY, states], 3)
     return values
 
 
-def _simulator(cell: Cell, truth: FourStates, train: Array, t: Array) -> tuple[Simulator, Values]:
-    """The model of a cell, fitted where it is to be fitted, and what the fit tells."""
+def _make_simulator(cell: Cell, truth: FourStates, train: Array, t: Array) -> tuple[Simulator, Values]:
+    """The model of a cell, fitted if it needs fitting, and facts about the fit."""
     name, seed = cell["model"], cell["seed"]
     if name == "mean":
         return Simulator(partial(_mean_paths, truth), partial(_mean_field, truth)), {}
@@ -150,8 +147,8 @@ def _true_field(truth: FourStates, seed: int, states: Array, draws: int) -> Arra
     return truth.sample_field(states, draws, 30_000 + seed)
 
 
-def _errors(truth: FourStates, model: Simulator, test: Array, seed: int, draws: int) -> Values:
-    """Errors in yhat, ghat and the SD; those against t; mean and SD of g1 along the line."""
+def _measure_errors(truth: FourStates, model: Simulator, test: Array, seed: int, draws: int) -> Values:
+    """Errors in yhat, ghat and the SD, overall and against t; mean and SD of g1 along the line."""
     yhat = model.paths(test[:, 0], 1)[0]
     seen = test[:, ::STATES_EVERY]
     states = seen.reshape(-1, 4)
@@ -165,36 +162,35 @@ def _errors(truth: FourStates, model: Simulator, test: Array, seed: int, draws: 
         "y": path_error(test, yhat),
         "g": float(distances.sum() / squares.sum()),
         "sd": spread_error(truth, model.paths(np.ones((1, 4)), draws)[:, 0]),
-        "y_in_time": _rounded(path_errors_in_time(test, yhat)[::5], 7),
-        "g_in_time": _rounded(distances / squares, 7),
-        "line_mean": _rounded(along.mean(0)),
-        "line_sd": _rounded(along.std(0)),
+        "y_in_time": _round(path_errors_in_time(test, yhat)[::5], 7),
+        "g_in_time": _round(distances / squares, 7),
+        "line_mean": _round(along.mean(0)),
+        "line_sd": _round(along.std(0)),
     }
 
 
-def _ball_rows(initial: Array, radius: float) -> float:
-    """Mean number of rows of a row's own ball."""
+def _count_ball_rows(initial: Array, radius: float) -> float:
+    """The mean number of rows per ball, over the balls of all rows."""
     return float(Neighborhoods.within(initial, radius).row_sizes().double().mean())
 
 
-def exact_line(sigma: float) -> tuple[Array, Array]:
-    """Mean and SD of the true g1 along the line: omega has variance sigma^2/3, its square 4 sigma^4/45."""
+def compute_line(sigma: float) -> tuple[Array, Array]:
+    """Mean and SD of the true g1 along the line: Var(omega) = sigma^2/3, Var(omega^2) = 4 sigma^4/45."""
     y1, y2, y3, _ = LINE.T
     mean: Array = 0.05 * y1 + 0.05 * y3 - (1 - sigma**2 / 3) * y2
     return mean, np.sqrt(y1**2 * sigma**2 / 3 + y2**2 * 4 * sigma**4 / 45)
 
 
-def _rounded(values: Any, digits: int = 4) -> Any:
+def _round(values: Any, digits: int = 4) -> Any:
     return np.round(np.asarray(values, dtype=np.float64), digits).tolist()
 
 
 def main() -> None:
-    """Compute what has no record yet, then draw."""
+    """Compute what is missing, then draw."""
     from dynamics_figures import draw
 
     options = Options.parse(__doc__)
-    compute("dynamics", cells(options), run_cell, options, Path(__file__))
-    draw(options)
+    run_experiment("dynamics", list_cells(options), run_cell, draw, options)
 
 
 assert RADIUS["printed"] == PRINTED["delta"] == DELTA_0

@@ -1,4 +1,4 @@
-"""Figures and tables of the ODE with a random parameter, from the records alone.
+"""Figures and tables for the ODE with a random parameter, from the records alone.
 
 python paper/dynamics_figures.py [--quick] [--out FOLDER]
 """
@@ -9,13 +9,23 @@ from typing import Any
 
 import numpy as np
 
-from drawing import ORACLE as TRUE
-from drawing import OTHER, curve, figure, legend_below, letter, mean_sd, save, table, write_tables
-from drawing import OURS as BLUE
-from drawing import PRINTED as RED
-from drawing import TRUTH as GREY
-from dynamics import LINE, LINES_EVERY, PANELS, STATES_EVERY, exact_line
+from dynamics import LINE, LINES_EVERY, PANELS, STATES_EVERY, compute_line
 from localw2.datasets import FourStates
+from panels import ORACLE as TRUE
+from panels import (
+    OTHER,
+    add_legend,
+    draw_curve,
+    format_table,
+    label_panel,
+    make_figure,
+    mean_sd,
+    save_figure,
+    write_tables,
+)
+from panels import OURS as BLUE
+from panels import PRINTED as RED
+from panels import TRUTH as GREY
 from records import Options, Values, group, read
 
 NAMES = {
@@ -46,12 +56,12 @@ def draw(options: Options) -> None:
     _draw_field(found, options)
     _draw_in_time(found, options)
     _draw_grid(found, options)
-    _write(found, failed, options)
+    _write_tables(found, failed, options)
 
 
 def _draw_paths(found: Cells, model: str, options: Options) -> None:
     """Panels (a)-(f): test trajectories and simulated ones from the same initial states."""
-    fig, axes = figure(2, 3, height=2.6)
+    fig, axes = make_figure(2, 3, height=2.6)
     panels = [(PANELS[0], i) for i in range(4)] + [(PANELS[2], 0), (PANELS[1], 0)]
     t = TIMES[::LINES_EVERY]
     for ax, name, ((a, sigma), i) in zip(axes.flat, "abcdef", panels, strict=True):
@@ -59,19 +69,19 @@ def _draw_paths(found: Cells, model: str, options: Options) -> None:
             lines = np.array(found[kind, a, sigma][0]["lines"])[..., i]
             ax.plot(t, lines.T, color=color, lw=0.8, alpha=0.6)
             ax.plot([], [], color=color, lw=2, label=label or f"simulated: {NAMES[model]}")
-        letter(ax, name, f"a = {a:g}, $\\sigma$ = {sigma:g}")
+        label_panel(ax, name, f"a = {a:g}, $\\sigma$ = {sigma:g}")
         ax.set_xlabel("t", fontsize=9)
         ax.set_ylabel(f"$y_{i + 1}$", fontsize=9)
-    legend_below(fig, axes.ravel(), 2)
-    save(fig, options.figures / f"dynamics_paths_{model}.png")
+    add_legend(fig, axes.ravel(), 2)
+    save_figure(fig, options.figures / f"dynamics_paths_{model}.png")
 
 
 def _draw_field(found: Cells, options: Options) -> None:
     """Panels (g)-(i): mean and SD of g1 along the line, over repeats."""
-    fig, axes = figure(2, 3, height=2.6)
+    fig, axes = make_figure(2, 3, height=2.6)
     z = LINE[:, 1] - 1
     for column, (a, sigma) in enumerate(PANELS):
-        exact = dict(zip(("line_mean", "line_sd"), exact_line(sigma), strict=True))
+        exact = dict(zip(("line_mean", "line_sd"), compute_line(sigma), strict=True))
         for ax, name, words in zip(axes[:, column], exact, ("mean of $g_1$", "SD of $g_1$"), strict=True):
             ax.plot(z, exact[name], color=TRUE, ls="--", lw=2, label="truth, exact", zorder=3)
             for model in ("printed", "ours"):
@@ -82,20 +92,22 @@ def _draw_field(found: Cells, options: Options) -> None:
             ax.set_xlabel("z, at y = (1 - z, 1 + z, 1 - z, 1 + z)", fontsize=8)
             ax.set_ylabel(words, fontsize=9)
         axes[1, column].set_ylim(bottom=0)
-        letter(axes[0, column], "ghi"[column], f"a = {a:g}, $\\sigma$ = {sigma:g}")
-    legend_below(fig, axes.ravel(), 3)
-    save(fig, options.figures / "dynamics_field.png")
+        label_panel(axes[0, column], "ghi"[column], f"a = {a:g}, $\\sigma$ = {sigma:g}")
+    add_legend(fig, axes.ravel(), 3)
+    save_figure(fig, options.figures / "dynamics_field.png")
 
 
 def _draw_in_time(found: Cells, options: Options) -> None:
     """Panel (j): errors in yhat and ghat at each time, a = 0, sigma = .25; the paper's 0.1 as a line."""
-    fig, axes = figure(1, 2, width=4.4, height=3.4)
+    fig, axes = make_figure(1, 2, width=4.4, height=3.4)
     grids = {"y_in_time": TIMES[::5], "g_in_time": TIMES[::STATES_EVERY]}
     for ax, (name, t) in zip(axes[0], grids.items(), strict=True):
         for model, style in STYLES.items():
             if (model, *PANELS[0]) in found:
                 errors = np.array([values[name] for values in found[model, *PANELS[0]]])
-                later = t > 0 if name == "y_in_time" else t >= 0  # yhat starts in y: nothing to show in logs
+                later = (
+                    t > 0 if name == "y_in_time" else t >= 0
+                )  # yhat starts at y: its error is 0, which a log axis cannot show
                 line = {k: v for k, v in style.items() if k != "marker"}
                 ax.plot(t[later], errors.mean(0)[later], lw=1.8, label=NAMES[model], **line)
         if name == "y_in_time":
@@ -103,39 +115,41 @@ def _draw_in_time(found: Cells, options: Options) -> None:
         ax.set_yscale("log")
         ax.set_xlabel("t", fontsize=9)
         ax.set_ylabel(f"error in $\\hat {name[0]}$ at t", fontsize=9)
-    letter(axes[0, 0], "j", "a = 0, $\\sigma$ = 0.25: paths")
-    letter(axes[0, 1], "j", "field at the test states")
-    legend_below(fig, axes.ravel(), 3)
-    save(fig, options.figures / "dynamics_in_time.png")
+    label_panel(axes[0, 0], "j", "a = 0, $\\sigma$ = 0.25: paths")
+    label_panel(axes[0, 1], "j", "field at the test states")
+    add_legend(fig, axes.ravel(), 3)
+    save_figure(fig, options.figures / "dynamics_in_time.png")
 
 
 def _draw_grid(found: Cells, options: Options) -> None:
     """Panels (k), (l): errors against a, a column for each sigma."""
     sigmas = sorted({key[2] for key in found})
-    fig, axes = figure(2, len(sigmas), width=3.4, height=2.8)
+    fig, axes = make_figure(2, len(sigmas), width=3.4, height=2.8)
     for row, (name, panel) in enumerate((("y", "k"), ("g", "l"))):
         for ax, sigma in zip(axes[row], sigmas, strict=True):
             for model, style in STYLES.items():
-                aside = {"printed": -0.006, "printed-sqrt": 0.006}.get(model, 0.0)  # or bars hide each other
+                aside = {"printed": -0.006, "printed-sqrt": 0.006}.get(
+                    model, 0.0
+                )  # so that bars do not overlap
                 a = sorted(key[1] for key in found if key[0] == model and key[2] == sigma)
                 points = [mean_sd(found[model, v, sigma], name) for v in a]
                 if a:
-                    curve(ax, [v + aside for v in a], points, label=NAMES[model], **style)
+                    draw_curve(ax, [v + aside for v in a], points, label=NAMES[model], **style)
             ax.set_xticks(sorted({key[1] for key in found}))
             ax.set_yscale("log")
             ax.set_xlabel("a, SD of the initial states", fontsize=9)
             ax.set_ylabel(f"error in $\\hat {name}$", fontsize=9)
-            letter(ax, panel, f"$\\sigma$ = {sigma:g}")
+            label_panel(ax, panel, f"$\\sigma$ = {sigma:g}")
         low = min(ax.get_ylim()[0] for ax in axes[row])
         high = max(ax.get_ylim()[1] for ax in axes[row])
         for ax in axes[row]:
             ax.set_ylim(low, high)
-    legend_below(fig, axes.ravel(), 3)
-    save(fig, options.figures / "dynamics_grid.png")
+    add_legend(fig, axes.ravel(), 3)
+    save_figure(fig, options.figures / "dynamics_grid.png")
 
 
-def _write(found: Cells, failed: int, options: Options) -> None:
-    """The main cell with all its columns, and the grid."""
+def _write_tables(found: Cells, failed: int, options: Options) -> None:
+    """A table of the main cell, and one of the grid."""
     a, sigma = PANELS[0]
     rows: list[list[Any]] = [
         [
@@ -144,41 +158,42 @@ def _write(found: Cells, failed: int, options: Options) -> None:
             "error in ŷ",
             "error in ĝ",
             "error in SD",
-            "largest error in ŷ at a time",
-            "seconds a fit",
+            "largest error in ŷ at any t",
+            "seconds per fit",
         ]
     ]
     for model in ("printed", "ours", "mean", "true"):
         values = found[model, a, sigma]
         largest = np.mean([max(v["y_in_time"]) for v in values])
         seconds = f"{mean_sd(values, 'fit_seconds')[0]:.0f}" if "fit_seconds" in values[0] else "-"
-        errors = [_pair(values, name) for name in ("y", "g", "sd")]
+        errors = [_format_pair(values, name) for name in ("y", "g", "sd")]
         rows.append([NAMES[model], len(values), *errors, f"{largest:.4f}", seconds])
     grid: list[list[Any]] = [
-        ["a", "sigma", "rows a ball, δ = .1", "radius √.1", "error", *NAMES.values(), "fits"]
+        ["a", "sigma", "rows per ball, δ = .1", "radius √.1", "error", *NAMES.values(), "fits"]
     ]
     for a, sigma in sorted({key[1:] for key in found}):
         first = found["printed", a, sigma]
         for name, word in (("y", "ŷ"), ("g", "ĝ")):
-            errors = [_pair(found.get((m, a, sigma), []), name) for m in NAMES]
+            errors = [_format_pair(found.get((m, a, sigma), []), name) for m in NAMES]
             balls = [f"{np.mean([v[k] for v in first]):.1f}" for k in ("rows", "rows_sqrt")]
             grid.append([f"{a:g}", f"{sigma:g}", *balls, word, *errors, len(first)])
     write_tables(
         options.results / "dynamics.md",
         'Panels (a)-(d), (g), (j): a = 0, sigma = .25. Mean ± SD over fits; "error in SD" is the mean '
         "relative error of the SD of the four states from (1, 1, 1, 1) over t.",
-        table(rows),
-        "Panels (k), (l): over a and sigma. Rows a ball: of the training set, the row itself included; a "
-        "ball of one row shows no spread, neither to the loss nor to the error in ŷ, which is then a mean "
-        "squared error: the mean model beats the truth in it. At a = 0 both radii hold all rows. "
-        "At a = .1 the larger radius takes seven minutes a fit, and was left out. "
-        f"Fits that gave up: {failed}.",
-        table(grid),
+        format_table(rows),
+        "Panels (k), (l): over a and sigma. Rows per ball are counted in the training set, the row itself "
+        "included. A ball of one row shows no spread, neither to the loss nor to the error in ŷ, which is "
+        "then a mean squared error, in which the mean model beats the truth. At a = 0 both radii hold all "
+        "rows. "
+        "At a = .1 a fit with the larger radius takes seven minutes and was left out. "
+        f"Fits that stopped early: {failed}.",
+        format_table(grid),
     )
 
 
-def _pair(values: list[Values], name: str) -> str:
-    """Mean and, of several fits, SD."""
+def _format_pair(values: list[Values], name: str) -> str:
+    """The mean and, for several fits, the SD."""
     mean, sd = mean_sd(values, name)
     return "-" if not values else f"{mean:.4f} ± {sd:.4f}" if len(values) > 1 else f"{mean:.4f}"
 

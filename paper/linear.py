@@ -2,13 +2,13 @@
 
     python paper/linear.py [--quick] [--repeats 5] [--jobs 2] [--out FOLDER]
 
-Errors in the means b and the SDs s of the coefficients against delta, for both norms, and against N. Two
-readings of delta side by side: as the radius, which is what is printed and leaves one or two rows in a ball,
-and as a bound on the squared norm (radius sqrt(delta)). Beside them the debiased loss on the larger of these
-balls, our default (debiased, centred, balls of 12 rows), and exact maximum likelihood.
+Errors in the means b and the SDs s of the coefficients against delta, for both norms, and against N. Delta is
+read in two ways: as the radius, which is what the paper prints and leaves one or two rows per ball, and as a
+bound on the squared norm (radius sqrt(delta)). They are compared with the debiased loss on the larger balls,
+with our default (debiased, centred, balls of 12 rows) and with exact maximum likelihood.
 
-Full settings, 5 repeats: about 5 minutes on 2 cores (estimated from the time of an epoch: 1.5 to 10 ms).
-``--quick``: 8 s of one core.
+The full settings with 5 repeats take about 5 minutes on 2 cores (estimated from the time of an epoch, 1.5 to
+10 ms); ``--quick`` takes 8 s of one core.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import Any
 
 import numpy as np
 
-import drawing
-import fit_linear
-import printed
-from drawing import ORACLE, OTHER, OURS, PRINTED, TRUTH, mean_sd, number
-from records import Cell, Options, Values, compute, group, read
+import linear_fit
+import panels
+import publication
+from panels import ORACLE, OTHER, OURS, PRINTED, TRUTH, format_number, mean_sd
+from records import Cell, Options, Values, group, read, run_experiment
 
-Key = tuple[str, str | None]  # method, and how it reads delta
-Found = dict[tuple[Any, ...], list[Values]]  # values of repeats by method, reading, delta, norm, rows
+Key = tuple[str, str | None]  # the method and its reading of delta
+Found = dict[tuple[Any, ...], list[Values]]  # repeats by method, reading, delta, norm and rows
 
 METHODS: dict[Key, tuple[str, str]] = {
     ("printed", "literal"): ("printed loss, radius delta", PRINTED),
@@ -39,29 +39,31 @@ METHODS: dict[Key, tuple[str, str]] = {
 BALLS = [key for key in METHODS if key[1] is not None]
 FREE = [key for key in METHODS if key[1] is None]
 ERRORS = {"b_error": "error in b", "s_error": "error in s"}
-DEBIASED_DRAWS = 8  # instead of 32: balls of hundreds of rows need few, and cost much
+DEBIASED_DRAWS = 8  # instead of 32: balls of hundreds of rows need few draws, and draws are expensive there
 MARKS = {"homo": ("o", "--"), "hete": ("s", "-")}
 
 
-def cells(options: Options) -> list[Cell]:
-    """All fits: over delta and norms, over N, and those that need no delta; one truth to draw."""
-    deltas: tuple[float, ...] = printed.LINEAR_DELTAS
-    sizes: tuple[int, ...] = printed.LINEAR_SIZES
-    rows, training = printed.LINEAR_ROWS, printed.LINEAR_TRAINING
+def list_cells(options: Options) -> list[Cell]:
+    """All fits: over delta and both norms, over N, and those without a delta; the truth, for the figure."""
+    deltas: tuple[float, ...] = publication.LINEAR_DELTAS
+    sizes: tuple[int, ...] = publication.LINEAR_SIZES
+    rows, training = publication.LINEAR_ROWS, publication.LINEAR_TRAINING
     if options.quick:
         deltas, sizes, rows, training = (0.1, 0.2), (150, 300), 300, training | {"max_epochs": 100}
     found: list[Cell] = []
-    for seed in range(printed.FIRST_SEED, printed.FIRST_SEED + options.repeats):
+    for seed in range(publication.FIRST_SEED, publication.FIRST_SEED + options.repeats):
 
         def add(key: Key, delta: float | None, norm: str | None, n: int, seed: int = seed) -> None:
             # Panel (a) shows the first repeat at the settings that (b) and (c) have in common.
             drawn = (
-                seed == printed.FIRST_SEED and n in (0, rows) and (delta, norm) in (_at(key), (None, None))
+                seed == publication.FIRST_SEED
+                and n in (0, rows)
+                and (delta, norm) in (_locate(key), (None, None))
             )
             cell: Cell = {"method": key[0], "reading": key[1], "delta": delta, "norm": norm, "rows": n}
             cell["training"] = {"printed": training, "debiased": {"n_draws": DEBIASED_DRAWS}}.get(key[0])
-            cell |= {"seed": seed, "draws": printed.TEST_DRAWS}
-            cell["line"] = list(printed.LINEAR_LINE) if drawn else None
+            cell |= {"seed": seed, "draws": publication.TEST_DRAWS}
+            cell["line"] = list(publication.LINEAR_LINE) if drawn else None
             if cell not in found:
                 found.append(cell)
 
@@ -71,26 +73,26 @@ def cells(options: Options) -> list[Cell]:
                     add(key, delta, norm, rows)
         for key in METHODS:
             for n in sizes:
-                add(key, *_at(key), n)
-        if seed == printed.FIRST_SEED:
+                add(key, *_locate(key), n)
+        if seed == publication.FIRST_SEED:
             add(("truth", None), None, None, 0)
     return found
 
 
 def draw(options: Options) -> None:
-    """Pictures and tables from the records."""
+    """Draw the figures and write the tables from the records."""
     records = read("linear", options)
     rows = max(r["settings"]["rows"] for r in records if r["settings"]["norm"] == "homo")
     _draw_line(records, options.figures / "linear_a.png", rows)
     found = group(records, "method", "reading", "delta", "norm", "rows")
     _draw_deltas(found, options.figures / "linear_b.png", rows)
     _draw_sizes(found, options.figures / "linear_c.png")
-    drawing.write_tables(
+    panels.write_tables(
         options.figures / "linear.md",
-        f"Linear example, (b): N = {rows}; sum|b - bhat| / sum|b|, likewise for s; mean +- SD over repeats.",
-        drawing.table(_rows_of_deltas(found, rows)),
-        f"(c): norm hete, delta = {printed.LINEAR_DELTA}.",
-        drawing.table(_rows_of_sizes(found)),
+        f"Linear example, (b): N = {rows}; sum|b - bhat| / sum|b|, likewise for s. Mean +- SD over repeats.",
+        panels.format_table(_tabulate_deltas(found, rows)),
+        f"(c): norm hete, delta = {publication.LINEAR_DELTA}.",
+        panels.format_table(_tabulate_sizes(found)),
     )
 
 
@@ -103,102 +105,101 @@ def _draw_line(records: list[dict[str, Any]], path: Path, rows: int) -> None:
     }
     truth = chosen[("truth", None)]
     x = np.linspace(*truth["settings"]["line"])
-    fig, axes = drawing.figure(1, len(METHODS), width=2.9, height=3.4)
+    fig, axes = panels.make_figure(1, len(METHODS), width=2.9, height=3.4)
     for ax, (key, (name, color)) in zip(axes[0], METHODS.items(), strict=True):
-        drawing.clouds(ax, x, truth["values"]["draws"], -0.022, TRUTH, "y, 100 draws")
-        drawing.clouds(ax, x, chosen[key]["values"]["draws"], 0.022, color, "yhat, 100 draws")
-        drawing.letter(ax, "a", name)
+        panels.draw_clouds(ax, x, truth["values"]["draws"], -0.022, TRUTH, "y, 100 draws")
+        panels.draw_clouds(ax, x, chosen[key]["values"]["draws"], 0.022, color, "yhat, 100 draws")
+        panels.label_panel(ax, "a", name)
         ax.set_xlabel("x0 of x = (x0, x0, x0)")
         ax.sharey(axes[0, 0])
         ax.legend(frameon=False, fontsize=8, loc="upper left")
     axes[0, 0].set_ylabel("y, yhat")
-    drawing.save(fig, path)
+    panels.save_figure(fig, path)
 
 
 def _draw_deltas(found: Found, path: Path, rows: int) -> None:
     """Panel (b): errors against delta, both norms."""
-    deltas = _deltas(found)
-    fig, axes = drawing.figure(1, 2, width=4.6, height=4.4)
+    deltas = _list_deltas(found)
+    fig, axes = panels.make_figure(1, 2, width=4.6, height=4.4)
     for ax, (error, title) in zip(axes[0], ERRORS.items(), strict=True):
         for i, (key, norm) in enumerate(product(BALLS, MARKS)):
             (name, color), (marker, line) = METHODS[key], MARKS[norm]
             points = [mean_sd(found[(*key, d, norm, rows)], error) for d in deltas]
             style = {"color": color, "marker": marker, "ls": line, "label": f"{name}, {norm}"}
-            drawing.curve(ax, _aside(deltas, i - 2.5), points, **style)
+            panels.draw_curve(ax, _shift(deltas, i - 2.5), points, **style)
         for key in FREE:
             name, color = METHODS[key]
             level = mean_sd(found[(*key, None, None, rows)], error)[0]
             ax.axhline(level, color=color, lw=1.4, ls="-." if key[0] == "ours" else ":", label=name)
-        drawing.log_axis(ax.xaxis, deltas)
-        drawing.log_axis(ax.yaxis)
+        panels.set_log_axis(ax.xaxis, deltas)
+        panels.set_log_axis(ax.yaxis)
         ax.set_xlabel("delta")
         ax.set_ylabel(f"relative {title}")
-        drawing.letter(ax, "b", f"{title} against delta, N = {rows}")
-    drawing.legend_below(fig, axes[0], columns=2)
-    drawing.save(fig, path)
+        panels.label_panel(ax, "b", f"{title} against delta, N = {rows}")
+    panels.add_legend(fig, axes[0], columns=2)
+    panels.save_figure(fig, path)
 
 
 def _draw_sizes(found: Found, path: Path) -> None:
     """Panel (c): errors against N."""
-    sizes = _sizes(found)
-    fig, axes = drawing.figure(1, 2, width=4.6, height=4.0)
+    sizes = _list_sizes(found)
+    fig, axes = panels.make_figure(1, 2, width=4.6, height=4.0)
     for ax, (error, title) in zip(axes[0], ERRORS.items(), strict=True):
         for i, (key, (name, color)) in enumerate(METHODS.items()):
-            points = [mean_sd(found[(*key, *_at(key), n)], error) for n in sizes]
-            drawing.curve(ax, _aside(sizes, i - 2), points, color=color, marker="s", label=name)
-        drawing.log_axis(ax.xaxis, sizes)
-        drawing.log_axis(ax.yaxis)
+            points = [mean_sd(found[(*key, *_locate(key), n)], error) for n in sizes]
+            panels.draw_curve(ax, _shift(sizes, i - 2), points, color=color, marker="s", label=name)
+        panels.set_log_axis(ax.xaxis, sizes)
+        panels.set_log_axis(ax.yaxis)
         ax.set_xlabel("N, training rows")
         ax.set_ylabel(f"relative {title}")
-        drawing.letter(ax, "c", f"{title} against N, hete, delta = {printed.LINEAR_DELTA}")
-    drawing.legend_below(fig, axes[0], columns=2)
-    drawing.save(fig, path)
+        panels.label_panel(ax, "c", f"{title} against N, hete, delta = {publication.LINEAR_DELTA}")
+    panels.add_legend(fig, axes[0], columns=2)
+    panels.save_figure(fig, path)
 
 
-def _at(key: Key) -> tuple[float | None, str | None]:
-    """Delta and norm of panel (c), for methods that have one."""
-    return (printed.LINEAR_DELTA, "hete") if key in BALLS else (None, None)
+def _locate(key: Key) -> tuple[float | None, str | None]:
+    """The delta and the norm of panel (c), for methods that have them."""
+    return (publication.LINEAR_DELTA, "hete") if key in BALLS else (None, None)
 
 
-def _aside(values: Sequence[float], place: float) -> list[float]:
-    """A little to the side on a logarithmic axis: bars of several curves do not hide each other."""
+def _shift(values: Sequence[float], place: float) -> list[float]:
+    """Shift points on a logarithmic axis, so that the error bars of several curves do not overlap."""
     return [value * 1.025**place for value in values]
 
 
-def _deltas(found: Found) -> list[float]:
+def _list_deltas(found: Found) -> list[float]:
     return sorted({key[2] for key in found if key[2] is not None})
 
 
-def _sizes(found: Found) -> list[int]:
+def _list_sizes(found: Found) -> list[int]:
     return sorted({key[4] for key in found if key[0] == "ours"})
 
 
-def _rows_of_deltas(found: Found, rows: int) -> list[list[Any]]:
-    lines: list[list[Any]] = [["method", "norm", "delta", "rows a ball", *ERRORS.values()]]
+def _tabulate_deltas(found: Found, rows: int) -> list[list[Any]]:
+    lines: list[list[Any]] = [["method", "norm", "delta", "rows per ball", *ERRORS.values()]]
     for key, (name, _) in METHODS.items():
-        balls = [(d, norm) for norm in MARKS for d in _deltas(found)] if key in BALLS else [(None, None)]
+        balls = [(d, norm) for norm in MARKS for d in _list_deltas(found)] if key in BALLS else [(None, None)]
         for delta, norm in balls:
             values = found[(*key, delta, norm, rows)]
             size = "" if delta is None else f"{mean_sd(values, 'ball_rows')[0]:.1f}"
-            errors = [number(mean_sd(values, error)) for error in ERRORS]
+            errors = [format_number(mean_sd(values, error)) for error in ERRORS]
             lines.append([name, norm or "", "" if delta is None else f"{delta:g}", size, *errors])
     return lines
 
 
-def _rows_of_sizes(found: Found) -> list[list[Any]]:
+def _tabulate_sizes(found: Found) -> list[list[Any]]:
     lines: list[list[Any]] = [["method", "N", *ERRORS.values()]]
     for key, (name, _) in METHODS.items():
-        for n in _sizes(found):
-            values = found[(*key, *_at(key), n)]
-            lines.append([name, n, *(number(mean_sd(values, error)) for error in ERRORS)])
+        for n in _list_sizes(found):
+            values = found[(*key, *_locate(key), n)]
+            lines.append([name, n, *(format_number(mean_sd(values, error)) for error in ERRORS)])
     return lines
 
 
 def main() -> None:
     """Compute what is missing, then draw."""
     options = Options.parse(__doc__)
-    compute("linear", cells(options), fit_linear.run, options, Path(fit_linear.__file__))
-    draw(options)
+    run_experiment("linear", list_cells(options), linear_fit.run, draw, options)
 
 
 if __name__ == "__main__":

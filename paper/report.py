@@ -1,9 +1,9 @@
-"""Assemble paper/README.md: what the paper shows, what the results show, and an honest sentence on each.
+"""Assemble paper/README.md: what the paper shows, what the results show, and a verdict on each panel.
 
     python paper/report.py [--quick] [--out FOLDER]
 
-Tables and pictures are those that the experiments have written; the sentences are here, in ``EXPERIMENTS``. A
-panel without a sentence says so, and an experiment without results says "not run yet".
+The tables and figures are those that the experiments have written; the verdicts are here, in ``EXPERIMENTS``.
+A panel without a verdict says so, and an experiment without results says "not run yet".
 """
 
 from __future__ import annotations
@@ -21,23 +21,24 @@ INTRODUCTION = """\
 # The paper, reproduced and outdone
 
 Xia and Shen, "A local squared Wasserstein-2 method for efficient reconstruction of models with
-uncertainty". Every figure and table of it, computed by this code, beside our defaults and, where there is
-one, the truth itself.
+uncertainty". This page shows every figure and table of the paper as computed by this code, next to our
+defaults and, where it is known, the truth.
 
-    make paper         # everything at the paper's settings; what has a record is not computed again
-    make paper-quick   # a small version in paper/quick/, for a look: its numbers mean nothing
+    make paper         # everything at the paper's settings; cells with a valid record are not computed again
+    make paper-quick   # a small version in paper/quick/, for a first look: its numbers mean nothing
+    make paper-check   # after a change of the code: are the records still valid?
 
-The same by experiment: `python paper/NAME.py [--repeats 5] [--jobs 2]`. Each writes its records (settings,
-seeds, versions, values, seconds) to `results/NAME.json` as they are done; pictures and tables are drawn
-from these alone. This page is put together by `python paper/report.py`. The paper's pictures are not in the
-text that we have: where it gives no numbers, "the paper" below is what its words say.
+To run one experiment: `python paper/NAME.py [--repeats 5] [--jobs 2]`. It writes its records (settings,
+seeds, versions, values, seconds) to `results/NAME.json` as they are computed; figures and tables are drawn
+from these records alone. `python paper/report.py` assembles this page. We only have the text of the paper,
+not its figures: where it gives no numbers, the column "the paper" says what its text says.
 """
 
 
 @final
 @dataclass(frozen=True)
 class Panel:
-    """A panel or table of the paper: what it shows or says, and how ours compares (one sentence)."""
+    """A panel or table of the paper: what it shows or claims, and our verdict."""
 
     name: str
     paper: str
@@ -47,7 +48,7 @@ class Panel:
 @final
 @dataclass(frozen=True)
 class Experiment:
-    """A script of this folder, with the part of the paper that it is about."""
+    """A script of this folder, with the part of the paper that it reproduces."""
 
     name: str
     title: str
@@ -64,30 +65,31 @@ EXPERIMENTS = (
                 "(a)",
                 "y and yhat, 100 draws each, on the line x = (x0, x0, x0): the distributions match well.",
                 "**Does not reproduce** with delta as the radius: balls hold 2.3 rows, the loss is nearly"
-                " a mean squared error, and almost no spread is left (error in s .92). With radius "
-                "sqrt(delta) two fifths of it are. Ours and maximum likelihood cannot be told from the "
-                "truth.",
+                " a mean squared error, and almost none of the spread is left (error in s .92). With "
+                "radius sqrt(delta) two fifths of it is left. Ours and maximum likelihood are "
+                "indistinguishable from the truth.",
             ),
             Panel(
                 "(b)",
-                "Errors in b and s against delta, two norms: not sensitive to the norm; at delta = .025 "
-                "the error in s is large; the error in b grows with delta; both are small for delta in "
-                "[.05, .1].",
-                "**Reproduces in part.** The error in s is large at small delta, that in b grows with "
-                "delta (Euclidean norm). But the error in s is small nowhere: .54 at best in either "
+                "Errors in b and s against delta for two norms: they are not sensitive to the norm; at "
+                "delta = .025 the error in s is large; the error in b grows with delta; both are small "
+                "for delta in [.05, .1].",
+                "**Reproduces in part.** The error in s is large at small delta, and the error in b grows"
+                " with delta (Euclidean norm). But the error in s is never small: .54 at best in either "
                 "reading, as finite balls shrink the spread; debiased, the same balls give .07. The norms"
-                " differ by the rows they put in a ball, little else.",
+                " differ in how many rows they put in a ball and in little else.",
             ),
             Panel(
                 "(c)",
-                "Errors against N (hete, delta = .1): that in s falls with N, that in b hardly changes.",
+                "Errors against N (hete, delta = .1): the error in s falls with N, the error in b hardly "
+                "changes.",
                 "**Reproduces in part.** The error in s falls with N because balls fill up (to .73 and "
-                ".44 at N = 4000). The error in b falls too, by any method. Ours is level with exact "
-                "maximum likelihood at every N.",
+                ".44 at N = 4000). The error in b falls too, with every method. Ours is on a par with "
+                "exact maximum likelihood at every N.",
             ),
         ),
-        "Delta is read in two ways: as the radius, which is what is printed and leaves one or two rows a "
-        "ball, and as a bound on the squared norm (radius sqrt(delta)).",
+        "Delta is read in two ways: as the radius, which is what the paper prints and leaves one or two "
+        "rows per ball, and as a bound on the squared norm (radius sqrt(delta)).",
     ),
     Experiment(
         "nonlinear",
@@ -101,7 +103,7 @@ EXPERIMENTS = (
             Panel(
                 "(b) local MMD",
                 "Comparable to local W2.",
-                "**Reproduces**: as good, at thirty times the cost even in our vectorised form.",
+                "**Reproduces**: as good, but thirty times as expensive even in our vectorised form.",
             ),
             Panel(
                 "(c), (d) local MSE, local mean²+var",
@@ -110,47 +112,48 @@ EXPERIMENTS = (
             ),
             Panel(
                 "(e)-(h) the global losses",
-                "Poor, all four.",
-                "**Reproduces**: global W2 and MMD match the law of all y together, the same at every x; "
-                "global MSE and mean²+var keep the mean and lose the spread.",
+                "All four are poor.",
+                "**Reproduces**: global W2 and MMD match the marginal distribution of y, the same at every "
+                "x; global MSE and mean²+var recover the mean and lose the spread.",
             ),
             Panel(
                 "(i) BNN",
                 "Fails to match well.",
-                "**Reproduces** (error in SD .58: a spread that grows with x instead of |x|), with "
-                "torchbnn; which code the paper used is unknown.",
+                "**Reproduces** with torchbnn (error in SD .58: the spread grows with x instead of |x|); it "
+                "is unknown which code the paper used.",
             ),
             Panel(
                 "(j)",
-                "Errors in mean and SD: local W2 has the smallest of all nine, local MMD comes next.",
-                "**Differs in the first place**: local MMD is ahead of local W2 in the SD (.066 ± .025 "
-                "against .086 ± .020) and in the mean, by less than the spread over fits; then local "
-                "mean²+var and BNN, then the rest. So the claim that only these two work reproduces, the "
+                "Errors in mean and SD: local W2 has the smallest of all nine, local MMD comes second.",
+                "**Differs in who comes first**: local MMD is ahead of local W2 in the SD (.066 ± .025 "
+                "against .086 ± .020) and in the mean, by less than the spread over fits; then come local "
+                "mean²+var and BNN, then the rest. So the claim that only these two work reproduces; the "
                 "claim that local W2 is the better of the two does not. Our default is ahead of both.",
             ),
         ),
-        "With 100 draws on each side a perfect model already scores about .019 in mean and .096 in SD: "
-        "the line in the pictures. Both are given: the paper's metric, and the error against the true "
+        "With 100 draws on each side even a perfect model scores about .019 in the mean and .096 in the "
+        "SD: the line in the figures. Both metrics are given: the paper's, and the error against the true "
         "moments.",
     ),
     Experiment(
         "harder",
-        "The same with wider laws (supplement, Fig. example1_appendixic)",
+        "The same with wider distributions (supplement, Fig. example1_appendixic)",
         (
             Panel(
                 "(a)",
                 "Errors in mean and SD grow with the SD of (w1, w2).",
-                "**Reproduces**, but by the paper's metric it says little: with 100 draws a perfect "
-                "model's errors grow alike, and no method is far above it. Against the true moments the "
-                "printed method's error in the mean is two to four times ours.",
+                "**Reproduces**, but by the paper's metric it means little: with 100 draws the errors of a "
+                "perfect model grow in the same way, and no method is far above them. Against the true "
+                "moments the printed method's error in the mean is two to four times ours.",
             ),
             Panel(
                 "(b)",
                 "Errors in mean and SD grow with a, for training inputs x ~ U(-a, a).",
                 "**Reproduces** for the printed method (error in the mean, true moments, .11 to .17; SD "
-                ".09 to .15); ours does not in the mean (.04) and hardly in the SD (.05 to .07). With 100"
-                " draws ours has no smaller error in the SD at any a (.18 against .17 at a = 1): that "
-                "metric is mostly noise here, as the law has heavy tails, but it is what the paper shows.",
+                ".09 to .15); the errors of ours do not grow in the mean (.04) and hardly in the SD (.05 to"
+                " .07). By the 100-draw metric the error of ours in the SD is not smaller at any a (.18 "
+                "against .17 at a = 1): that metric is mostly noise here, as the distribution has heavy "
+                "tails, but it is what the paper shows.",
             ),
         ),
     ),
@@ -161,31 +164,32 @@ EXPERIMENTS = (
             Panel(
                 "errors",
                 "Mean .034 to .075 and SD .106 to .175, but .232 ± .409 and .190 ± .138 for the width of "
-                "100. Best is 50 x 2 with ResNet (the text says 2 layers, the supplement 3).",
+                "100. The best is 50 x 2 with ResNet (the text says 2 layers, the supplement 3).",
                 "**Reproduces in size.** The printed method's errors in the mean are below the paper's in"
-                " most rows, those in the SD above in most (six of eleven by more than two standard "
-                "errors). Ours is no worse than the paper in any row, and better in the mean over rows, "
-                "both in mean and in SD. A perfect model scores .019 and .096: the rows do not say which "
-                "network is best.",
+                " most rows, its errors in the SD above them in most (in six of eleven by more than two "
+                "standard errors). Ours is no worse than the paper in any row, and better on average over "
+                "the rows, both in mean and in SD. A perfect model scores .019 and .096: the rows do not "
+                "tell which network is best.",
             ),
             Panel(
                 "depth",
-                "Without ResNet errors may grow with depth; with it they do not.",
-                "**Reproduces** without ResNet (error in the mean of the printed method .027 to .048 from"
-                " depth 1 to 4); with it the growth is within the spread over fits (.027 to .035). Ours "
-                "does not depend on depth.",
+                "Without ResNet, errors may grow with depth; with it they do not.",
+                "**Reproduces** without ResNet (the printed method's error in the mean grows from .027 to "
+                ".048 from depth 1 to 4); with it the growth is within the spread over fits (.027 to "
+                ".035). Ours does not depend on depth.",
             ),
             Panel(
                 "width",
                 "Too few or too many neurons make errors large.",
                 "**Reproduces in part.** 12 neurons have the largest error in SD; 100 are as good as 50 "
-                "here. The paper's .232 +- .409 can only be one failed fit of five; none failed here.",
+                "here. The paper's .232 +- .409 can only come from one failed fit of five; none failed "
+                "here.",
             ),
             Panel(
                 "seconds",
                 "2428 to 3706 on one core of an i9-13900KF.",
-                "Seconds instead of the better part of an hour (another processor, and other work on it: "
-                "see the spread).",
+                "Seconds instead of the better part of an hour (on another processor, which was shared "
+                "with other work: see the spread).",
             ),
         ),
     ),
@@ -196,17 +200,17 @@ EXPERIMENTS = (
             Panel(
                 "(a)",
                 "y and yhat near 10 random test points (delta = .05): distributions align well.",
-                "**Cannot be told**: which points, and at what scale of x, is not said. On the paper's "
-                "split means near a point are off by 7 MPa (no x at all: 11), on random splits by 4; "
-                "resampling the test rows themselves gives 2 to 3.",
+                "**Cannot be decided**: the paper does not say which points, nor how x is scaled. On the "
+                "paper's split means near a point are off by 7 MPa (11 without any x), on random splits by"
+                " 4; resampling the test rows themselves gives 2 to 3.",
             ),
             Panel(
                 "(b)",
                 "Means and SDs near these points: predicted ones agree with those of the test rows.",
-                "**Reproduces in part**: means on random splits. SDs come out too small there, by a third"
-                " at delta = .05 with the four rows that a ball has; ours are right on average (.99). The"
-                " error in the mean is larger with our default (.17 against .13): its base, in nine of "
-                "ten fits a quadratic polynomial, is worse than a network.",
+                "**Reproduces in part**: the means do on random splits. The SDs are too small there, by a "
+                "third at delta = .05, where a ball has four rows; those of ours are right on average "
+                "(.99). The error in the mean is larger with our default (.17 against .13): its base, in "
+                "nine of ten fits a quadratic polynomial, is worse than a network.",
             ),
             Panel(
                 "(c), against MSE",
@@ -216,16 +220,16 @@ EXPERIMENTS = (
             ),
             Panel(
                 "(c), against delta",
-                "Both errors are well controlled for delta in [.05, .1]; smaller or larger delta is less "
-                "accurate.",
+                "Both errors are well controlled for delta in [.05, .1]; a smaller or larger delta is less"
+                " accurate.",
                 "**Does not reproduce**: on the paper's split no delta is clearly better, on random "
                 "splits the error in SD is smallest at .2 to .4 (balls of 9 to 47 rows).",
             ),
         ),
         "The paper does not say how x and y are scaled; here both are z-scored with training statistics, "
         "and errors are in MPa. Its test set is the last third of the file, which is weaker than the rest"
-        " (31.5 against 38.0 MPa on average): random splits are beside it. It calls slag integer-valued, "
-        "which 29 % of its values are not; it is left out as in the paper.",
+        " (31.5 against 38.0 MPa on average), so random splits are shown as well. It calls slag "
+        "integer-valued, although 29 % of the values are not integers; slag is left out as in the paper.",
     ),
     Experiment(
         "dynamics",
@@ -234,13 +238,13 @@ EXPERIMENTS = (
             Panel(
                 "(a)-(d)",
                 "y1 to y4 at a = 0, sigma = .25: simulated and test trajectories align closely.",
-                "**Reproduces** to the eye. The SD of the states is off by 14 % (ours 10 %), the error in"
-                " yhat is six times the true model's (ours five).",
+                "**Reproduces** to the eye. The SD of the states is off by 14 % (ours 10 %), and the error"
+                " in yhat is six times that of the true model (ours five).",
             ),
             Panel(
                 "(e), (f)",
                 "y1 at (a, sigma) = (.3, .25) and (0, .4): likewise.",
-                "**Reproduces** to the eye, which cannot tell: at a = .3 the trajectories look right "
+                "**Reproduces** to the eye, which is no proof: at a = .3 the trajectories look right "
                 "although the learned field has next to no spread, see (i).",
             ),
             Panel(
@@ -248,54 +252,57 @@ EXPERIMENTS = (
                 "Mean and SD of g1 along the line y = (1-z, 1+z, 1-z, 1+z): well represented for (0, "
                 ".25), (0, .4), (.3, .25).",
                 "**Does not reproduce at (.3, .25)**: balls hold 1.04 rows, the loss is a mean squared "
-                "error, and the SD of g1 is .015 where the truth has .08 to .15; ours follows the truth. "
-                "At a = 0 means are right; the SD is a third too small at z = 0 and flat in z, ours is "
-                "closer.",
+                "error, and the SD of g1 is .015 where the truth is .08 to .15; ours follows the truth. "
+                "At a = 0 the means are right; the SD is a third too small at z = 0 and flat in z, and "
+                "ours is closer.",
             ),
             Panel(
                 "(j)",
                 "The error in yhat grows with t, but stays below 0.1; the error in ghat against t.",
-                "**Reproduces, and says nothing**: the mean model, without any spread, stays below .01.",
+                "**Reproduces, but means nothing**: the mean model, which has no spread, stays below .01.",
             ),
             Panel(
                 "(k), (l)",
                 "Errors in yhat and ghat grow with a and sigma.",
-                "**Reproduces** in sigma. In a it cannot be told: with one to three rows a ball the error"
-                " in yhat is a mean squared error, in which the mean model beats the truth. In ghat the "
-                "printed method is no better than the mean model in any of the twelve cells (at a = 0, "
-                "sigma = .4 level with it), ours is better than it for sigma = .25 and .4. Radius √.1 "
-                "does not help: at a = .2, 14 rows a ball, both errors are larger. At a = .1 and sigma up"
-                " to .25 both methods are worse than at a = .2; we do not know why.",
+                "**Reproduces** in sigma. In a it cannot be decided: with one to three rows per ball the "
+                "error in yhat is a mean squared error, in which the mean model beats the truth. In ghat "
+                "the printed method is no better than the mean model in any of the twelve cells (at a = 0,"
+                " sigma = .4 on a par with it); ours is better than the mean model for sigma = .25 and .4."
+                " The radius √.1 does not help: at a = .2, with 14 rows per ball, both errors are larger. "
+                "At a = .1 and sigma up to .25 both methods are worse than at a = .2; we do not know why.",
             ),
         ),
-        "Two columns belong beside every error: that of the true model, drawn again, and that of the ODE "
-        "with the mean field. The latter has no spread at all and is far below 0.1: panel (j) says "
-        "nothing about the learned law. The text and the caption of the figure exchange (e) with (f) and "
-        "(h) with (i); the caption is followed.",
+        "Every error should be compared with two references: the true model, drawn again, and the ODE with"
+        " the mean field. The latter has no spread at all and its error is far below 0.1, so panel (j) "
+        "says nothing about the learned distribution. The text and the caption of the figure exchange (e) "
+        "with (f) and (h) with (i); we follow the caption.",
     ),
 )
 
 
 def assemble(folder: Path) -> str:
-    """The page, from ``results/`` and ``figures/`` of a folder."""
-    parts = [INTRODUCTION, _overview(folder)]
+    """Assemble the page from ``results/`` and ``figures/`` of a folder."""
+    parts = [INTRODUCTION, _tabulate_times(folder)]
     for number, experiment in enumerate(EXPERIMENTS, start=1):
-        parts += [f"## {number}. {experiment.title}", _panels(experiment, folder)]
+        parts += [f"## {number}. {experiment.title}", _tabulate_panels(experiment, folder)]
         if experiment.remarks:
             parts.append(experiment.remarks)
-        parts += [f"<!-- measured: results/{experiment.name}.json -->", *_measured(experiment.name, folder)]
+        parts += [
+            f"<!-- measured: results/{experiment.name}.json -->",
+            *_show_results(experiment.name, folder),
+        ]
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
 
 
-def _overview(folder: Path) -> str:
-    """How much was computed, and with what."""
+def _tabulate_times(folder: Path) -> str:
+    """A table of how much was computed and how long it took."""
     lines = [
-        "| script | fits and references | minutes of one core | minutes by the clock |",
+        "| script | fits and references | core minutes | wall-clock minutes |",
         "|---|---|---|---|",
     ]
     total = 0.0
     for experiment in EXPERIMENTS:
-        content = _records(experiment.name, folder)
+        content = _read_records(experiment.name, folder)
         if content is None:
             lines.append(f"| `{experiment.name}.py` | {NOT_RUN} | | |")
         else:
@@ -303,21 +310,21 @@ def _overview(folder: Path) -> str:
             minutes = sum(record["seconds"] for record in content["records"]) / 60
             total += wall
             lines.append(f"| `{experiment.name}.py` | {count} | {minutes:.0f} | {wall:.0f} |")
-    note = f"All of it: {total:.0f} minutes by the clock on two cores."
+    note = f"Everything took {total:.0f} wall-clock minutes on two cores."
     return "\n".join(lines) + (f"\n\n{note}" if total else "")
 
 
-def _panels(experiment: Experiment, folder: Path) -> str:
-    """A line for each panel: the paper's claim and the verdict."""
-    empty = NOT_RUN if _records(experiment.name, folder) is None else NOT_JUDGED
+def _tabulate_panels(experiment: Experiment, folder: Path) -> str:
+    """A row for each panel: the paper's claim and the verdict."""
+    empty = NOT_RUN if _read_records(experiment.name, folder) is None else NOT_JUDGED
     lines = ["| panel | the paper | here |", "|---|---|---|"]
     lines += [f"| {panel.name} | {panel.paper} | {panel.verdict or empty} |" for panel in experiment.panels]
     return "\n".join(lines)
 
 
-def _measured(name: str, folder: Path) -> list[str]:
-    """The tables and pictures of an experiment, if it was run."""
-    content = _records(name, folder)
+def _show_results(name: str, folder: Path) -> list[str]:
+    """The tables and figures of an experiment, if it was run."""
+    content = _read_records(name, folder)
     if content is None:
         return [f"*{NOT_RUN}*"]
     tables = [
@@ -326,15 +333,16 @@ def _measured(name: str, folder: Path) -> list[str]:
         if path.exists()
     ]
     pictures = sorted((folder / "figures").glob(f"{name}*.png"))
-    versions = ", ".join(f"{package} {number}" for package, number in content["versions"].items())
+    numbers = {name: number for found in content["versions"].values() for name, number in found.items()}
+    versions = ", ".join(f"{name} {number}" for name, number in numbers.items())
     return [
         *(path.read_text().rstrip("\n") for path in tables),
         *(f"![{path.stem.replace('_', ' ')}](figures/{path.name})" for path in pictures),
-        f"<sub>{len(content['records'])} records, code {content['code'][:12]}, {versions}.</sub>",
+        f"<sub>{len(content['records'])} records, {versions}.</sub>",
     ]
 
 
-def _records(name: str, folder: Path) -> dict[str, Any] | None:
+def _read_records(name: str, folder: Path) -> dict[str, Any] | None:
     path = folder / "results" / f"{name}.json"
     return json.loads(path.read_text()) if path.exists() else None
 

@@ -23,7 +23,7 @@ def test_band_draws_everything_it_is_given():
 def test_band_needs_matching_shapes():
     from localw2.plots import band
 
-    with pytest.raises(ValueError, match="lower has shape"):
+    with pytest.raises(ValueError, match="lower"):
         band(np.zeros(3), np.zeros(3), np.zeros(2), np.zeros(3))
 
 
@@ -40,9 +40,9 @@ def test_trajectories_have_a_panel_a_state():
     assert labels == ["data", "fit, 80 % band", "fit, mean"]
     mean = next(line for line in axes[1].lines if line.get_label() == "fit, mean")
     np.testing.assert_allclose(mean.get_ydata(), samples[..., 1].mean((0, 1)))
-    with pytest.raises(ValueError, match=r"samples has shape .* a time for each t"):
+    with pytest.raises(ValueError, match="samples"):
         trajectories(t[:5], samples)
-    with pytest.raises(ValueError, match="names has 1 entries for 3 panels"):
+    with pytest.raises(ValueError, match="names"):
         trajectories(t, samples, names=["a"])
     matplotlib.pyplot.close("all")
 
@@ -57,8 +57,8 @@ def test_a_field_along_a_line():
     assert labels == ["fit, mean \u00b1 SD", "truth, mean", "truth, mean \u00b1 SD"]
     true_mean = next(line for line in axes[1].lines if line.get_label() == "truth, mean")
     np.testing.assert_allclose(true_mean.get_ydata(), truth[..., 1].mean(0))
-    with pytest.raises(ValueError, match="fit has shape"):
+    with pytest.raises(ValueError, match="fit"):
         field_along(z, fit[:, :3])
-    with pytest.raises(ValueError, match="axes has 1 entries for 2 panels"):
+    with pytest.raises(ValueError, match="axes"):
         field_along(z, fit, axes=[axes[0]])
     matplotlib.pyplot.close("all")

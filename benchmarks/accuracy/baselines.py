@@ -1,4 +1,4 @@
-"""What anybody could do with scikit-learn alone; functions as in ``peers.py``."""
+"""What scikit-learn alone can do; functions as in ``peers.py``."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from sklearn.preprocessing import StandardScaler
 
 from peers import Array, Draw, Fit
 
-MOST_ROWS = 2000  # of a Gaussian process: time grows with their cube
+MOST_ROWS = 2000  # of a Gaussian process, whose time grows with the cube of the rows
 HELD_OUT = 0.2
 
 
 def climatology(seed: int) -> Fit:
-    """The training targets, drawn with replacement, whatever x is."""
+    """Draws from the training targets with replacement, ignoring x."""
 
     def fit(x: Array, y: Array) -> Draw:
         return lambda x, n_samples, seed: np.random.default_rng(seed).choice(y, (n_samples, len(x)))
@@ -28,20 +28,20 @@ def climatology(seed: int) -> Fit:
 
 
 def boosting(seed: int) -> Fit:
-    """Histogram gradient boosting with Gaussian residuals, whose SD is that of residuals out of fold."""
+    """Histogram gradient boosting with Gaussian residuals, whose SD is that of the out-of-fold residuals."""
 
     def fit(x: Array, y: Array) -> Draw:
         model = HistGradientBoostingRegressor(random_state=seed)
         folds = KFold(5, shuffle=True, random_state=seed)
         std = np.sqrt(((y - cross_val_predict(model, x, y, cv=folds)) ** 2).mean())
         model.fit(x, y)
-        return lambda x, n_samples, seed: gaussian(model.predict(x), std, n_samples, seed)
+        return lambda x, n_samples, seed: draw_gaussian(model.predict(x), std, n_samples, seed)
 
     return fit
 
 
 def conformal(seed: int) -> Fit:
-    """Split conformal: boosting on a part of the rows, plus the signed residuals of the other part."""
+    """Split conformal: boosting on one part of the rows, plus the signed residuals of the other part."""
 
     def fit(x: Array, y: Array) -> Draw:
         train, held, y_train, y_held = train_test_split(x, y, test_size=HELD_OUT, random_state=seed)
@@ -60,7 +60,7 @@ def conformal(seed: int) -> Fit:
 
 
 def gaussian_process(seed: int) -> Fit:
-    """A Gaussian process with one length scale a column, on a random part of the rows if they are many."""
+    """A Gaussian process with one length scale per column, on a random subset if there are many rows."""
 
     def fit(x: Array, y: Array) -> Draw:
         rows = np.random.default_rng(seed).permutation(len(x))[:MOST_ROWS]
@@ -68,20 +68,20 @@ def gaussian_process(seed: int) -> Fit:
         kernel = ConstantKernel() * Matern(np.ones(x.shape[1]), nu=2.5) + WhiteKernel()
         model = GaussianProcessRegressor(kernel, normalize_y=True, random_state=seed)
         with warnings.catch_warnings():
-            # A column that does not matter has a length scale at its upper bound.
+            # The length scale of an irrelevant column ends at its upper bound.
             warnings.simplefilter("ignore", ConvergenceWarning)
             model.fit(scaler.transform(x[rows]), y[rows])
 
         def draw(x: Array, n_samples: int, seed: int) -> Array:
             mean, std = model.predict(scaler.transform(x), return_std=True)
-            return gaussian(mean, std, n_samples, seed)
+            return draw_gaussian(mean, std, n_samples, seed)
 
         return draw
 
     return fit
 
 
-def gaussian(mean: Array, std: Array, n_samples: int, seed: int) -> Array:
-    """Draws (S, N) of Gaussian laws with means (N,) and one SD each, or one for all."""
+def draw_gaussian(mean: Array, std: Array, n_samples: int, seed: int) -> Array:
+    """Draw (S, N) from Gaussians with means (N,) and an SD for each row, or one for all."""
     draws: Array = mean + std * np.random.default_rng(seed).standard_normal((n_samples, len(mean)))
     return draws

@@ -1,36 +1,42 @@
 """Ours and every peer on the same standard splits, in one run: CRPS, coverage, width, RMSE, seconds.
 
     python benchmarks/accuracy/campaign.py --data-dir DIR [--sets yacht ...] [--splits 20]
-        [--methods ours peer ...] [--jobs 2] [--limit 900] [--out FOLDER]
+        [--methods ours peer ...] [--jobs 2] [--limit 900] [--out FOLDER] [--check]
 
 DIR holds ``<set>/data.txt``: numbers, the target last (see ``benchmarks/uci.py``, also for the splits).
 ``--methods`` takes names and groups: ours, peer, baseline, ablation (all by default). Each method runs in a
-process of its own with one thread, and in an environment of its own where it needs one. Every result is
-written to FOLDER/<set>.json as it is done, and a second call goes on where the first was stopped; a method
-that takes longer than ``--limit`` seconds on a split is recorded as too slow. Tables: ``table.py``.
+process of its own with one thread, and in an environment of its own if it needs one. Every result is written
+to FOLDER/<set>.json as soon as it is computed, and a second call continues where the first stopped; a method
+that takes longer than ``--limit`` seconds on a split is recorded as too slow. After a change of the code,
+``--check`` only computes the cheapest split of each method again and marks its records as valid where it
+agrees (``benchmarks/ledger.py``). ``table.py`` makes the tables.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
-from joblib import Parallel, delayed
+sys.path.insert(0, str(Path(__file__).parents[1]))  # ledger.py and uci.py
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # uci.py
-
-import ledger
-from environments import versions
-from ledger import Key, Record
-from methods import BY_NAME, METHODS, Method, chosen
-from scoring import measure
-from table import print_tables
+from environments import find_python, find_versions
+from ledger import Ledger, Record, Settings, Stamp, Values, trace
+from measurement import measure
+from methods import BY_NAME, METHODS, Method, choose_methods
+from table import FOLDER, print_tables, read_records
 from uci import names, standard_split
+
+HERE = Path(__file__).parent
+
+
+def stamp_method(method: Method) -> Stamp:
+    """The stamp of a method's present code: its own function, what runs and scores it, and its packages."""
+    module, name = method.factory.split(":")
+    roots = [(HERE / f"{module}.py", name), (HERE / "runner.py", "run"), (HERE / "measurement.py", "measure")]
+    return Stamp.of(trace(roots), find_versions(method.environment, method.packages))
 
 
 @final
@@ -46,105 +52,91 @@ class Campaign:
     limit: float
     out: Path
 
-    def run(self) -> dict[Key, Record]:
-        """Compute what has no record, and give all records back."""
-        self.out.mkdir(parents=True, exist_ok=True)
-        known = ledger.read(self.out)
-        codes = {method.name: ledger.code_of(method) for method in self.methods}
-        self._check(known, codes)
-        wanted = [(s, i, m.name) for s in self.sets for i in range(self.splits) for m in self.methods]
-        missing = [k for k in wanted if not ledger.stands(known.get(k), codes[k[2]], self.limit)]
-        print(f"{len(wanted) - len(missing)} of {len(wanted)} records on file in {self.out}", flush=True)
-        for record in self._compute(missing, codes):
-            self._keep(known, record)
-        return known
+    def run(self) -> None:
+        """Compute every split of every method that has no valid record."""
+        for ledger in self._open_ledgers():
+            name = ledger.path.stem
+            ledger.complete(
+                [
+                    {"set": name, "split": split, "method": method.name}
+                    for split in range(self.splits)
+                    for method in self.methods
+                ]
+            )
 
-    def _check(self, known: dict[Key, Record], codes: dict[str, str]) -> None:
-        """Records of other code stand if the cheapest of them comes out the same today."""
-        stale = [
-            r
-            for r in known.values()
-            if r["set"] in self.sets and r["code"] != codes.get(r["method"], r["code"])
+    def check(self) -> list[Record]:
+        """Check the cheapest split of every method whose code has changed; returns what differs."""
+        return [record for ledger in self._open_ledgers() for record in ledger.check()]
+
+    def _open_ledgers(self) -> list[Ledger]:
+        """A ledger for each table, one file each."""
+        stamps = {method.name: stamp_method(method) for method in self.methods}
+        tolerances = {method.name: method.tolerance for method in self.methods}
+        return [
+            Ledger(
+                self.out / f"{name}.json",
+                self._measure,
+                stamps,
+                order=lambda settings: (settings["method"], settings["split"]),
+                stands=self._stands,
+                tolerances=tolerances,
+                jobs=self.jobs,
+                threads=True,  # each waits for a process of its own, which it can stop when its time is up
+            )
+            for name in self.sets
         ]
-        probes = {ledger.key(r): r for r in ledger.cheapest(stale).values()}
-        if probes:
-            print(f"code has changed: {len(probes)} records computed again, to see whether the rest stand")
-        confirmed = set()
-        for record in self._compute(list(probes), codes):
-            before = probes[ledger.key(record)]
-            verdict = (
-                "the same" if ledger.same(before, record) else "OTHER: all its records are computed again"
-            )
-            print(f"  {record['method']}: {verdict}", flush=True)
-            if ledger.same(before, record):  # its seconds are of the run that made its companions
-                confirmed.add((before["method"], before["code"]))
-                record = before | {"code": record["code"]}
-            self._keep(known, record)
-        for record in stale:
-            if known[ledger.key(record)] is not record:
-                continue  # it was the one computed again
-            if (record["method"], record["code"]) in confirmed:
-                self._keep(known, record | {"code": codes[record["method"]]})
-            else:
-                del known[ledger.key(record)]
 
-    def _compute(self, keys: list[Key], codes: dict[str, str]) -> Iterator[Record]:
-        start = time.perf_counter()
-        # Threads, because each waits for a process of its own, which can be stopped when its time is up.
-        work = Parallel(n_jobs=self.jobs, prefer="threads", return_as="generator_unordered")
-        for i, record in enumerate(work(delayed(self._one)(k, codes[k[2]]) for k in keys), start=1):
-            said = f"CRPS {record['crps']:.4g}" if record["status"] == "done" else record["status"]
-            took = time.perf_counter() - start
-            print(
-                f"  {i}/{len(keys)} after {took:.0f} s: {' '.join(map(str, ledger.key(record)))}: {said}",
-                flush=True,
-            )
-            yield record
+    def _measure(self, settings: Settings) -> Values:
+        method, split = BY_NAME[settings["method"]], settings["split"]
+        data = standard_split(self.data_dir / settings["set"], split)
+        return measure(method.factory, find_python(method.environment), data, split, self.limit)
 
-    def _one(self, k: Key, code: str) -> Record:
-        name, split, method = k
-        data = standard_split(self.data_dir / name, split)
-        values = measure(BY_NAME[method], data, split, self.limit)
-        return {"set": name, "split": split, "method": method, "code": code} | values
-
-    def _keep(self, known: dict[Key, Record], record: Record) -> None:
-        known[ledger.key(record)] = record
-        method = BY_NAME[record["method"]]
-        made_by = {record["code"]: {"method": method.name} | versions(method.environment, method.packages)}
-        ledger.write(self.out, record["set"], known.values(), made_by)
+    def _stands(self, record: Record) -> bool:
+        """Whether a result is final: failures are tried again, and slow ones if there is more time now."""
+        values: dict[str, Any] = record["values"]
+        if values["status"] == "too slow":
+            return bool(values["limit"] >= self.limit)
+        return bool(values["status"] == "done")
 
 
 def main() -> None:
-    """Run, then print the tables."""
+    """Run or check, then print the tables."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data-dir", type=Path, required=True, help="the folder with <set>/data.txt")
-    parser.add_argument("--sets", nargs="+", help="tables of it (all)")
-    parser.add_argument("--splits", type=int, default=20, help="the first so many standard splits (20)")
-    parser.add_argument("--methods", nargs="+", help="names, or ours, peer, baseline, ablation (all)")
-    parser.add_argument("--jobs", type=int, default=2, help="methods at a time (2)")
+    parser.add_argument("--sets", nargs="+", help="tables in that folder (default: all)")
+    parser.add_argument("--splits", type=int, default=20, help="how many of the standard splits (default 20)")
     parser.add_argument(
-        "--limit", type=float, default=900.0, help="seconds a method may take on a split (900)"
+        "--methods", nargs="+", help="names, or ours, peer, baseline, ablation (default: all)"
     )
-    parser.add_argument("--out", type=Path, default=ledger.FOLDER, help="the folder of records")
+    parser.add_argument("--jobs", type=int, default=2, help="methods that run at the same time (default 2)")
+    parser.add_argument(
+        "--limit", type=float, default=900.0, help="seconds a method may take on a split (default 900)"
+    )
+    parser.add_argument("--out", type=Path, default=FOLDER, help="the folder of records")
+    parser.add_argument("--check", action="store_true", help="only check the records after a change of code")
     options = parser.parse_args()
     present = names(options.data_dir)
     sets = tuple(options.sets or present)
     if not sets or set(sets) - set(present):
         lacking = ", ".join(sorted(set(sets) - set(present))) or "<set>"
-        parser.error(f"there is no {lacking}/data.txt in the folder that --data-dir names.")
+        parser.error(f"--data-dir {options.data_dir} has no {lacking}/data.txt.")
     if options.splits < 1:
-        parser.error(f"--splits {options.splits} leaves nothing to run; give 1 or more.")
+        parser.error(f"--splits {options.splits} leaves nothing to run; use 1 or more.")
     try:
-        methods = chosen(options.methods) if options.methods else list(METHODS)
+        methods = choose_methods(options.methods) if options.methods else list(METHODS)
     except ValueError as error:
         parser.error(str(error))
     campaign = Campaign(
         options.data_dir, sets, options.splits, tuple(methods), options.jobs, options.limit, options.out
     )
-    records = campaign.run()
-    print_tables([r for r in records.values() if r["set"] in sets])
+    if not options.check:
+        campaign.run()
+        print_tables([record for record in read_records(options.out) if record["set"] in sets])
+    elif differing := campaign.check():
+        changed = sorted({record["settings"]["method"] for record in differing})
+        sys.exit(f"other values for {', '.join(changed)}; run it without --check to compute them again.")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""A virtual environment for each peer, made when first needed: peers pin packages that ours has newer.
+"""A virtual environment for each peer, made when first needed: peers pin older versions of our packages.
 
-They are folders of ``.venvs/``, beside the repository's files but not part of it; delete one to have it made
-again. torch is the pinned one of ``constraints.txt``, as everywhere.
+They are folders in ``.venvs/``, which is not under version control; delete one to have it made again. torch
+is the version pinned in ``constraints.txt``, as everywhere.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ print(json.dumps([version(package) for package in sys.argv[1:]]))
 """
 
 
-def python_of(environment: str | None) -> str:
-    """The interpreter of an environment, which is made if it is not there or has other requirements."""
+def find_python(environment: str | None) -> str:
+    """The interpreter of an environment, which is made if it is missing or has other requirements."""
     if environment is None:
         return sys.executable
     home = FOLDER / environment
     python, mark = home / "bin" / "python", home / "requirements"
     wanted = "\n".join(REQUIREMENTS[environment])
     if not (mark.exists() and mark.read_text() == wanted):
-        print(f"making the environment of {environment} in {FOLDER.name}/", flush=True)
+        print(f"making the environment for {environment} in {FOLDER.name}/", flush=True)
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(home)], check=True)
         install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         install += ["-c", str(ROOT / "constraints.txt")]
@@ -45,8 +45,8 @@ def python_of(environment: str | None) -> str:
 
 
 @cache
-def versions(environment: str | None, packages: tuple[str, ...]) -> dict[str, str]:
-    """The versions of packages in an environment."""
-    command = [python_of(environment), "-c", _VERSIONS, *packages]
+def find_versions(environment: str | None, packages: tuple[str, ...]) -> dict[str, str]:
+    """The versions of the packages in an environment."""
+    command = [find_python(environment), "-c", _VERSIONS, *packages]
     found = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return dict(zip(packages, json.loads(found), strict=True))

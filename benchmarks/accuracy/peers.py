@@ -1,7 +1,7 @@
-"""Other people's packages at their documented settings; each function runs in its package's environment.
+"""Other packages with their documented settings; each function runs in the environment of its package.
 
-Every function takes a seed and returns fit: it imports the package first, so that seconds of a fit hold none
-of that. fit(x, y) returns draw, and draw(x, S, seed) gives (S, N) independent draws.
+Every function takes a seed, imports the package, so that imports do not count as time of the fit, and returns
+fit. fit(x, y) returns draw, and draw(x, S, seed) returns (S, N) independent draws.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ Draw = Callable[[Array, int, int], Array]
 Fit = Callable[[Array, Array], Draw]
 
 MOST_TREES, RATE, HELD_OUT = 2000, 0.01, 0.2  # of NGBoost, see methods.py
-ROWS_AT_A_TIME = 200  # 1000 draws of a row are 1000 rows of a batch: more of them fill the memory
+ROWS_AT_A_TIME = 200  # 1000 draws of a row are 1000 rows of a batch: larger batches would fill the memory
 
 
 def ngboost(seed: int) -> Fit:
-    """NGBoost with as many trees as make the squared error of held-out rows smallest."""
+    """NGBoost with the number of trees that minimises the squared error of held-out rows."""
     from ngboost import NGBRegressor
     from sklearn.model_selection import train_test_split
 
@@ -47,14 +47,14 @@ def ngboost(seed: int) -> Fit:
 
 
 def engression(seed: int) -> Fit:
-    """Engression: a network of (x, noise) trained by the energy score."""
+    """Engression: a network of (x, noise) trained with the energy score."""
     import torch
     from engression import engression as train
 
     torch.set_num_threads(1)
 
     def fit(x: Array, y: Array) -> Draw:
-        torch.manual_seed(seed)  # the package has no seed of its own
+        torch.manual_seed(seed)  # the package takes no seed
         tensors = (torch.tensor(values, dtype=torch.float32) for values in (x, y[:, None]))
         model = train(*tensors, lr=0.01, num_epochs=500, batch_size=1000, verbose=False)
 
@@ -70,7 +70,7 @@ def engression(seed: int) -> Fit:
 
 
 def quantile_forest(seed: int) -> Fit:
-    """A quantile regression forest; a draw is one of its quantiles at 1000 even levels, at random."""
+    """A quantile regression forest; a draw is its quantile at one of 1000 even levels, chosen at random."""
     from quantile_forest import RandomForestQuantileRegressor
 
     levels = [float(level) for level in (np.arange(1000) + 0.5) / 1000]
@@ -90,7 +90,7 @@ def quantile_forest(seed: int) -> Fit:
 
 
 def treeffuser(seed: int) -> Fit:
-    """Treeffuser: diffusion with boosted trees as the score."""
+    """Treeffuser: a diffusion model whose score is learned by boosted trees."""
     from treeffuser import Treeffuser
 
     def fit(x: Array, y: Array) -> Draw:

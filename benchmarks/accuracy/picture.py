@@ -1,4 +1,4 @@
-"""The picture of the comparison: a panel a table, a dot a method, bars of one standard error."""
+"""The figure of the comparison: a panel per table, a dot per method, bars of one standard error."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 import matplotlib
 
-from comparing import Comparison, Row
+from comparison import Comparison, Row
 from methods import METHODS
 
 OURS, PEER, BASELINE = "#1f6fb4", "#c8442c", "#8a8f98"
 COLORS = {"ours": OURS, "peer": PEER, "baseline": BASELINE}
-FARTHEST = 2.0  # ratios beyond are written at the edge: one bad method would hide all differences
+FARTHEST = 2.0  # larger ratios are written at the edge: one bad method would hide all differences
 COLUMNS = 3
 
 
-def dot_plot(comparisons: Sequence[Comparison], path: Path) -> None:
-    """Mean CRPS divided by that of the best peer on each table, written as a PNG."""
+def draw_dots(comparisons: Sequence[Comparison], path: Path) -> None:
+    """Draw the mean CRPS divided by that of the best peer on each table, as a PNG."""
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
@@ -35,12 +35,12 @@ def dot_plot(comparisons: Sequence[Comparison], path: Path) -> None:
         ax.spines[["top", "right"]].set_visible(False)
         ax.tick_params(labelsize=8)
         ax.axvline(1, color="black", lw=0.8)
-        ax.set_xlim(_left(comparison), FARTHEST + 0.12)
+        ax.set_xlim(_find_left_edge(comparison), FARTHEST + 0.12)
         for height, method in enumerate(reversed(methods)):
             row = comparison.row(method.name)
             ax.axhline(height, color="#e6e8eb", lw=0.8, zorder=0)
             if row is not None:
-                _dot(ax, row, height)
+                _draw_dot(ax, row, height)
         ax.set_title(f"{comparison.name}, {comparison.splits} splits", fontsize=9, loc="left")
         ax.set_xlabel("CRPS / that of the best peer", fontsize=8)
     axes[0, 0].set_yticks(range(len(methods)), [method.name for method in reversed(methods)])
@@ -50,13 +50,13 @@ def dot_plot(comparisons: Sequence[Comparison], path: Path) -> None:
     print(f"wrote {path}")
 
 
-def _left(comparison: Comparison) -> float:
+def _find_left_edge(comparison: Comparison) -> float:
     """A round number below every bar."""
     ends = [row.versus.ratio - row.versus.ratio_error for row in comparison.rows if row.versus is not None]
     return min([0.8, *(end - 0.05 for end in ends if end == end)])
 
 
-def _dot(ax: Any, row: Row, height: int) -> None:
+def _draw_dot(ax: Any, row: Row, height: int) -> None:
     words = {"fontsize": 7.5, "va": "center", "color": COLORS[row.group]}
     if row.versus is None:
         ax.text(1.03, height, row.lacking.split(" (")[0] or "no common split", **words)

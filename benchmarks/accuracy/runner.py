@@ -1,10 +1,10 @@
-"""One method on one split, in the environment of the method: arrays from a file, draws and seconds to files.
+"""Run one method on one split, in its own environment: arrays from a file, draws and seconds to files.
 
     python runner.py FACTORY SEED DRAWS FOLDER
 
 FOLDER holds ``split.npz`` with x, y and x_test. ``seconds.json`` is written after each step, so that whoever
-stops this process knows how far it came; ``draws.npy`` has the draws (S, N). This needs numpy and the
-method's package only: localw2 is not there in every environment.
+stops this process knows how far it got; ``draws.npy`` has the draws (S, N). This script needs only numpy and
+the method's package: localw2 is not installed in every environment.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from pathlib import Path
 
 import numpy as np
 
-ROWS = 1000  # for which the seconds of drawing are measured: test sets of all sizes then compare
-PATIENCE = 30.0  # seconds; where these rows would take longer, what they would take is written instead
+ROWS = 1000  # for which drawing is timed, so that test sets of all sizes are comparable
+PATIENCE = 30.0  # seconds; where these rows would take longer, the time is extrapolated instead
 
 
 def run(factory: str, seed: int, n_samples: int, folder: Path) -> None:
     """Fit, draw, and draw once more for ``ROWS`` rows.
 
-    Seconds are those of the processor, which other work on the machine does not change; with one thread they
-    are what a clock shows on an idle machine. The clock's own seconds of the fit are kept beside them.
+    Seconds are processor time, which other work on the machine does not change; with one thread they equal
+    the wall-clock time of an idle machine. The wall-clock time of the fit is recorded as well.
     """
     seconds: dict[str, float | bool] = {}
 
@@ -50,7 +50,7 @@ def run(factory: str, seed: int, n_samples: int, folder: Path) -> None:
     np.save(folder / "draws.npy", np.asarray(draws, dtype=np.float64))
     note("draw_seconds", took)
     expected = took * ROWS / len(x_test)
-    note("extrapolated", expected > PATIENCE)
+    note("seconds_extrapolated", expected > PATIENCE)
     if expected <= PATIENCE:
         rows = np.resize(x_test, (ROWS, x_test.shape[1]))
         busy = time.process_time()

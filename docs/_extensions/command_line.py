@@ -1,4 +1,4 @@
-"""``{command-line}``: every command and every flag, from the command line itself."""
+"""``{command-line}``: every command and every flag, taken from the command line itself."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class CommandLine(SphinxDirective):
         from localw2.apps.cli import app
 
         lines: list[str] = []
-        for name, command in _commands(typer.main.get_command(app), "localw2"):
-            lines += _lines(name, command, typer.Context(command, info_name=name))
+        for name, command in _list_commands(typer.main.get_command(app), "localw2"):
+            lines += _describe(name, command, typer.Context(command, info_name=name))
         holder = nodes.section()
         holder.document = self.state.document
         text = StringList(lines, "command-line")
@@ -29,15 +29,15 @@ class CommandLine(SphinxDirective):
         return holder.children
 
 
-def _commands(group: Any, name: str) -> list[tuple[str, Any]]:
+def _list_commands(group: Any, name: str) -> list[tuple[str, Any]]:
     found = []
     for word, command in group.commands.items():
         path = f"{name} {word}"
-        found += _commands(command, path) if hasattr(command, "commands") else [(path, command)]
+        found += _list_commands(command, path) if hasattr(command, "commands") else [(path, command)]
     return found
 
 
-def _lines(name: str, command: Any, context: Any) -> list[str]:
+def _describe(name: str, command: Any, context: Any) -> list[str]:
     usage = " ".join([name, *(piece for piece in command.collect_usage_pieces(context) if piece)])
     described = []
     for parameter in command.params:

@@ -1,4 +1,4 @@
-"""Sections of docstrings (Parameters, Attributes, Examples) as lists that keep what was grouped together."""
+"""Sections of docstrings (Parameters, Attributes, Examples) as lists that keep grouped entries together."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _laid_out(lines: list[str]) -> Iterator[str]:
         if section in ("Parameters", "Attributes") and line and not line[0].isspace():
             names, _, rest = line.partition(" : ")
             shown = ", ".join(f"``{each.strip()}``" for each in names.split(","))
-            # After a parameter's colon stands its type, after an attribute's what it is.
+            # A parameter's colon is followed by its type, an attribute's by its description.
             yield f"{shown} : *{rest}*" if section == "Parameters" and rest else shown
             if section == "Attributes":
                 yield f"    {rest}"
@@ -45,7 +45,7 @@ def _laid_out(lines: list[str]) -> Iterator[str]:
 def name_arrays(
     app: Sphinx, what: str, name: str, thing: Any, options: Any, signature: str | None, returns: str | None
 ) -> tuple[str | None, str | None]:
-    """Say ``Array`` in signatures, as the code does, instead of all that it stands for."""
+    """Write ``Array`` in signatures, as the code does, instead of the type that it abbreviates."""
     shorter = [text and ARRAY.sub("Array", text) for text in (signature, returns)]
     return shorter[0], shorter[1]
 

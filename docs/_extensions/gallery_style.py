@@ -1,4 +1,4 @@
-"""The look of the gallery's pictures, set anew for every script."""
+"""The style of the gallery's pictures, reset for each script."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def reset(gallery_conf: dict[str, Any], fname: str) -> None:
-    """Sizes that can be read on a phone."""
+    """Choose sizes that are readable on a phone."""
     import matplotlib
 
     matplotlib.rcParams.update({"figure.figsize": (6.0, 3.8), "font.size": 12})

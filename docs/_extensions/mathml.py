@@ -1,7 +1,7 @@
-"""Formulas as MathML: no script, no network, read aloud by screen readers.
+"""Formulas as MathML: no script, no network, and screen readers can read them aloud.
 
-latex2mathml translates at build time. A browser without a mathematical font draws MathML poorly, so the
-letters that the pages use are cut out of STIX Two Math (OFL, brought by ziamath) into a small web font.
+latex2mathml translates at build time. Browsers render MathML poorly without a mathematical font, so the
+glyphs that the pages use are extracted from STIX Two Math (OFL, shipped with ziamath) into a small web font.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ def mathml(latex: str, display: bool) -> str:
 
 
 def _script(found: re.Match[str]) -> str:
-    """A letter of its own for what browsers no longer do by an attribute."""
-    # Eight of them were in Unicode before the others, under a shorter name.
+    """Replace a script letter by its own character: browsers no longer support the attribute."""
+    # Eight of them entered Unicode earlier than the others, under a shorter name.
     older = "" if found[1] in "BEFHILMR" else "MATHEMATICAL "
     return f"<mi>{unicodedata.lookup(f'{older}SCRIPT CAPITAL {found[1]}')}</mi>"
 
 
 def inline(translator: Any, node: nodes.math) -> None:
-    """A formula within a line."""
+    """A formula inside a line of text."""
     translator.body.append(mathml(node.astext(), display=False))
     raise nodes.SkipNode
 
 
 def block(translator: Any, node: nodes.math_block) -> None:
-    """A formula of its own, which scrolls where a phone is too narrow for it."""
+    """A displayed formula, which can be scrolled on a narrow screen."""
     translator.body.append(
         f'<div class="math-block" tabindex="0">{mathml(node.astext(), display=True)}</div>'
     )
@@ -50,12 +50,12 @@ def block(translator: Any, node: nodes.math_block) -> None:
 
 
 def write_font(app: Sphinx, error: Exception | None) -> None:
-    """Cut the font down to what the formulas of the built pages need."""
+    """Reduce the font to the glyphs that the formulas of the built pages need."""
     if error or app.builder.format != "html":
         return
     from fontTools import subset
 
-    used = set("√")  # drawn by browsers, though not a letter of any formula
+    used = set("√")  # drawn by browsers, though no formula contains it as a character
     for page in Path(app.outdir).rglob("*.html"):
         for formula in FORMULA.findall(page.read_text(encoding="utf-8")):
             used.update(html.unescape(re.sub(r"<[^>]*>", "", formula)))
@@ -64,7 +64,7 @@ def write_font(app: Sphinx, error: Exception | None) -> None:
     (package,) = find_spec("ziamath").submodule_search_locations
     font = subset.load_font(str(Path(package) / "fonts" / "STIXTwoMath-Regular.ttf"), options)
     cutter = subset.Subsetter(options)
-    # Single letters of a formula are drawn as mathematical italics, which have code points of their own.
+    # Single letters of a formula are drawn in mathematical italics, which have their own code points.
     italics = (
         {chr(c) for c in range(0x1D434, 0x1D468)} | {chr(c) for c in range(0x1D6E4, 0x1D71C)} | {"\u210e"}
     )

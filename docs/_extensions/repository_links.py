@@ -1,4 +1,4 @@
-"""Links to files outside this folder: they work in the repository, and lead to a page in the built pages."""
+"""Links to files outside this folder: they work in the repository, and lead to a page of the built docs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAGES = {
 LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)(#[^)\s]*)?\)")
 
 
-# Pages that a list may name before they are there.
+# Pages that a list may name before they exist.
 AWAITED = {"how-to/index": ("how-to/scale", "accuracy")}
 
 

@@ -1,9 +1,9 @@
 """
-Two outputs that belong together
-================================
+Two dependent outputs
+=====================
 
-Two outputs whose correlation turns with x: from -0.8 to 0.8. Each of them alone always looks the same. Only
-their joint law changes, and draws show it.
+The correlation of two outputs changes with x, from -0.8 to 0.8. The distribution of each output alone does
+not change; only their joint distribution does, and the draws show it.
 """
 
 import matplotlib.pyplot as plt
@@ -19,16 +19,16 @@ tilt = 0.8 * x[:, 0]
 y = np.column_stack([a, tilt * a + np.sqrt(1 - tilt**2) * b])
 
 # %%
-# For several outputs the loss is the debiased sliced W2: sorted projections, no solver.
+# For several outputs the default loss is the debiased sliced W2, which sorts projections and needs no solver.
 model = LocalW2Regressor(base=Ridge(), max_epochs=80, n_folds=5, random_state=0).fit(x, y)
-ask = np.array([[-0.9], [0.0], [0.9]])
-draws = model.sample(ask, 800, random_state=0)
+inputs = np.array([[-0.9], [0.0], [0.9]])
+draws = model.sample(inputs, 800, random_state=0)
 
 fig, axes = plt.subplots(1, 3, figsize=(6, 2.6), sharex=True, sharey=True, layout="constrained")
 for i, ax in enumerate(axes):
     ax.plot(*draws[:, i].T, ".", ms=2, color="#1f6fb4", alpha=0.5)
-    found, true = np.corrcoef(draws[:, i].T)[0, 1], 0.8 * ask[i, 0]
-    ax.set_title(f"x = {ask[i, 0]}\ncorrelation {found:.2f} ({true:.2f})", fontsize=9)
+    found, true = np.corrcoef(draws[:, i].T)[0, 1], 0.8 * inputs[i, 0]
+    ax.set_title(f"x = {inputs[i, 0]}\ncorrelation {found:.2f} ({true:.2f})", fontsize=9)
     ax.set_xlabel("first output")
     ax.spines[["top", "right"]].set_visible(False)
 axes[0].set_ylabel("second output")

@@ -2,8 +2,8 @@
 Your regressor, with a distribution around it
 =============================================
 
-Any scikit-learn regressor can be the mean. Here a forest, with noise that grows with x and leans to one
-side. The model learns what the forest leaves over.
+Any scikit-learn regressor can provide the mean. Here it is a random forest, and the noise is skewed and grows
+with x. The model learns the distribution of what the forest leaves unexplained.
 """
 
 import matplotlib.pyplot as plt
@@ -20,7 +20,7 @@ forest = RandomForestRegressor(50, min_samples_leaf=15, random_state=0)
 model = LocalW2Regressor(base=forest, max_epochs=100, n_folds=5, random_state=0).fit(x, y)
 
 # %%
-# Quantiles at every x: the bands are wider above the median than below it.
+# Quantiles at every x. The bands are wider above the median than below it.
 grid = np.linspace(0, 3, 61)[:, None]
 q = model.predict_quantiles(grid, [0.05, 0.25, 0.5, 0.75, 0.95])
 fig, ax = plt.subplots(figsize=(6, 3.8), layout="constrained")

@@ -2,8 +2,8 @@
 Where is a model wrong?
 =======================
 
-A sampler that is right on the left and too narrow on the right, tested on 600 new rows. The test is exact,
-and the map below shows the balls in which the laws differ.
+A sampler that is right on the left and too narrow on the right is tested on 600 new rows. The test is exact,
+and the map shows the balls in which the distributions differ.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ y = rng.normal(size=600)
 
 
 def sampler(x: Any) -> Any:
-    """Right for x < 0.2, at half of the spread beyond."""
+    """Right for x < 0.2; beyond that the spread is half of what it should be."""
     return np.where(x[:, 0] < 0.2, 1.0, 0.5) * rng.normal(size=len(x))
 
 
@@ -27,6 +27,6 @@ test = conditional_test(x, y, sampler, delta=0.2, n_permutations=199, random_sta
 print(test.summary())
 
 # %%
-# Above the statistic among random swaps of y and yhat, below the balls.
+# Above: the statistic among random swaps of y and yhat. Below: the balls.
 fig, axes = plt.subplots(2, 1, figsize=(6, 5.6), layout="constrained")
 _ = test.plot(axes)

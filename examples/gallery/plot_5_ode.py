@@ -1,9 +1,9 @@
 """
-Springs, no two alike
-=====================
+Springs that all differ
+=======================
 
-Sixty springs with frequencies of their own, seen at ten times each, some looks missing. ``LocalW2ODE``
-finds the law of the frequency, and forecasts a new spring beyond the data.
+Sixty springs, each with its own frequency, are observed at ten times with some values missing. ``LocalW2ODE``
+finds the distribution of the frequency and forecasts a new spring beyond the data.
 """
 
 from typing import Any
@@ -18,11 +18,11 @@ t = np.linspace(0, 3, 10)
 frequency = rng.normal(2.0, 0.2, 60)
 Y = np.stack([np.cos(frequency[:, None] * t), -frequency[:, None] * np.sin(frequency[:, None] * t)], axis=-1)
 Y[rng.uniform(size=Y.shape[:2]) < 0.15] = np.nan
-Y[:, 0] = [1.0, 0.0]  # all start alike
+Y[:, 0] = [1.0, 0.0]  # all start from the same state
 
 
 def spring(t: Any, y: Any, w: Any) -> list[Any]:
-    """Position and speed."""
+    """The derivatives of position and speed."""
     return [y[1], -(w**2) * y[0]]
 
 
@@ -31,7 +31,7 @@ print(model.parameters_)
 print(f"realised: mean {frequency.mean():.3f}, SD {frequency.std():.3f}")
 
 # %%
-# Six time units from one start: springs fall out of step, and the band widens.
+# Six time units from one initial state: the springs drift out of phase, and the band widens.
 times = np.linspace(0, 6, 61)
 paths = model.sample([[1.0, 0.0]], times, n_samples=300, random_state=0)
 axes = trajectories(times, paths, names=["position", "speed"])

@@ -5,10 +5,10 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from localw2.apps.report import write_report
     from localw2.balls.lazy import LazyNeighborhoods
-    from localw2.balls.neighborhoods import Neighborhoods
+    from localw2.balls.neighborhoods import Nearest, Neighborhoods
     from localw2.balls.norms import Euclidean, Mahalanobis, Norm, Weighted
-    from localw2.balls.ragged import Nearest
     from localw2.balls.selection import DeltaSelection, select_delta
     from localw2.estimators.coefficients.regressor import RandomCoefficientRegressor
     from localw2.estimators.dynamics.ode import LocalW2ODE
@@ -20,16 +20,15 @@ if TYPE_CHECKING:
     from localw2.judging.swap_test.conditional import ConditionalTest, conditional_test
     from localw2.judging.swap_test.draws import DependentDrawsWarning
     from localw2.losses.discrepancies import MMD, MSE, EnergyScore, MeanVar, SlicedW2, SquaredW2
-    from localw2.losses.objective import Objective, local_w2
-    from localw2.losses.w2 import w2_squared
+    from localw2.losses.objective import Objective, local_w2, w2_squared
     from localw2.models.base import RandomMap
     from localw2.models.fields import FunctionField, NetworkField, RandomField
     from localw2.models.laws import LogNormal, Normal, PushForward, Shared
     from localw2.models.linear import RandomLinear
     from localw2.models.network import RandomMLP
     from localw2.models.ode import RandomODE, SolverError
-    from localw2.training.config import FitConfig
-    from localw2.training.loop import Fit, train
+    from localw2.training.config import Fit, FitConfig
+    from localw2.training.loop import train
 
 __version__ = "0.1.0.dev0"
 
@@ -82,15 +81,16 @@ __all__ = [
     "select_delta",
     "train",
     "w2_squared",
+    "write_report",
 ]
 
 # Where each name lives. It is imported when it is first asked for: torch alone takes a second, which neither
 # `localw2 --help` nor the completion of a shell can wait for.
 _HOMES = {
+    "apps.report": "write_report",
     "balls.lazy": "LazyNeighborhoods",
-    "balls.neighborhoods": "Neighborhoods",
+    "balls.neighborhoods": "Nearest Neighborhoods",
     "balls.norms": "Euclidean Mahalanobis Norm Weighted",
-    "balls.ragged": "Nearest",
     "balls.selection": "DeltaSelection select_delta",
     "estimators.coefficients.regressor": "RandomCoefficientRegressor",
     "estimators.dynamics.ode": "LocalW2ODE",
@@ -102,16 +102,15 @@ _HOMES = {
     "judging.swap_test.conditional": "ConditionalTest conditional_test",
     "judging.swap_test.draws": "DependentDrawsWarning",
     "losses.discrepancies": "MMD MSE EnergyScore MeanVar SlicedW2 SquaredW2",
-    "losses.objective": "Objective local_w2",
-    "losses.w2": "w2_squared",
+    "losses.objective": "Objective local_w2 w2_squared",
     "models.base": "RandomMap",
     "models.fields": "FunctionField NetworkField RandomField",
     "models.laws": "LogNormal Normal PushForward Shared",
     "models.linear": "RandomLinear",
     "models.network": "RandomMLP",
     "models.ode": "RandomODE SolverError",
-    "training.config": "FitConfig",
-    "training.loop": "Fit train",
+    "training.config": "Fit FitConfig",
+    "training.loop": "train",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 

@@ -1,6 +1,6 @@
 """Arrays, tensors and data frames in; checked arrays and tensors out.
 
-Every check that more than one module needs lives here, so that a wrong input gets the same words
+Every check that more than one module needs lives here, so that a wrong input gets the same message
 everywhere: what came, why it matters, what to do.
 """
 
@@ -22,12 +22,12 @@ Array = NDArray[Any]
 def as_array(values: Any, name: str, missing: bool = False) -> Array:
     """Turn anything array-like into a finite, non-empty float array, or say what is wrong with it.
 
-    With ``missing`` NaN (None, masked) stands for what was not observed; infinities are still refused.
+    With ``missing``, NaN (also None or a masked value) marks a missing value; infinities are still refused.
     """
     if isinstance(values, Tensor):
         values = _coarse(values, name).detach().cpu().numpy()
     if issparse(values):
-        raise ValueError(f"{name} is a sparse matrix; give a dense one, such as {name}.toarray().")
+        raise ValueError(f"{name} is a sparse matrix; pass a dense one, such as {name}.toarray().")
     if np.ma.isMaskedArray(values):
         values = np.ma.filled(values.astype(np.float64), np.nan)  # a masked value is a missing one
     try:
@@ -35,16 +35,18 @@ def as_array(values: Any, name: str, missing: bool = False) -> Array:
     except ValueError as error:
         raise ValueError(f"{name} is ragged: its rows have different lengths ({error}).") from None
     if array.dtype == np.float16:
-        raise ValueError(f"{name} is float16, which holds three digits; convert it to float32 or float64.")
+        raise ValueError(
+            f"{name} is float16, which holds only three digits; convert it to float32 or float64."
+        )
     if array.dtype.kind in "OUSV":
         array = _numbers_of(array, name)
     elif array.dtype.kind in "mM":
         raise ValueError(
-            f"{name} has dtype {array.dtype}; its unit would decide what comes out. Convert it to numbers "
+            f"{name} has dtype {array.dtype}, whose unit would change the result. Convert it to numbers "
             "in a unit of your choice, such as (times - times[0]) / np.timedelta64(1, 'h')."
         )
     elif array.dtype.kind not in "fiub":
-        raise ValueError(f"{name} has dtype {array.dtype}; only real numbers can be used here.")
+        raise ValueError(f"{name} has dtype {array.dtype}; only real numbers are supported.")
     if array.dtype not in (np.float32, np.float64):
         array = array.astype(np.float64)
     if array.size == 0:
@@ -52,7 +54,7 @@ def as_array(values: Any, name: str, missing: bool = False) -> Array:
     if not missing:
         check_finite(array, name)
     elif np.isinf(array).any():
-        raise ValueError(f"{name} has infinite values; write NaN where an observation is missing.")
+        raise ValueError(f"{name} has infinite values; use NaN for missing values.")
     return array
 
 
@@ -61,7 +63,9 @@ def _numbers_of(array: Array, name: str) -> Array:
         raise ValueError(f"{name} holds text, such as {str(array.flat[0])!r}; encode it as numbers first.")
     for value in array.flat:
         if not (isinstance(value, Real) or value is None):
-            raise ValueError(f"{name} holds {value!r}, which is not a real number; encode or drop it first.")
+            raise ValueError(
+                f"{name} holds {value!r}, which is not a real number; encode it or drop its row first."
+            )
     numbers: Array = array.astype(np.float64)
     return numbers
 
@@ -95,19 +99,21 @@ def as_tensor(values: Any, name: str) -> Tensor:
 
 def _check_not_scalar(values: Any, name: str) -> None:
     if getattr(values, "ndim", 1) == 0 or values is None or not hasattr(values, "__len__"):
-        raise ValueError(f"{name}={values!r} is not an array of rows; give a list, an array or a data frame.")
+        raise ValueError(f"{name}={values!r} is not an array of rows; pass a list, an array or a data frame.")
 
 
 def _coarse(values: Tensor, name: str) -> Tensor:
-    """Refuse types with too few digits, or with two parts."""
+    """Refuse half-precision and complex types."""
     if values.dtype in (torch.float16, torch.bfloat16) or values.is_complex():
-        raise ValueError(f"{name} is {values.dtype}; use float32 or float64, the loss needs their digits.")
+        raise ValueError(
+            f"{name} is {values.dtype}; use float32 or float64, because the loss needs that precision."
+        )
     return values
 
 
 def check_finite(values: Array | Tensor, name: str) -> None:
-    """Raise unless every value is finite, naming the first that is not."""
-    # One cheap pass settles nearly every case; only huge values overflow without a bad one among them.
+    """Raise unless every value is finite, and give the index of the first that is not."""
+    # One cheap pass settles nearly every case: a sum of finite values overflows only if they are huge.
     if math.isfinite(_total(values)):
         return
     finite = torch.isfinite(values) if isinstance(values, Tensor) else np.isfinite(values)
@@ -129,14 +135,14 @@ def _total(values: Array | Tensor) -> float:
 
 
 def check_radius(delta: Any) -> float:
-    """Return delta as a float; infinity is allowed and means one ball with every row."""
+    """Return delta as a float; infinity is allowed and means one ball that holds every row."""
     if isinstance(delta, Tensor) and delta.numel() == 1:
         delta = delta.item()
     if isinstance(delta, bool) or not isinstance(delta, Real):
-        raise ValueError(f"delta={delta!r} is not a number; it is the radius of the balls, such as 0.1.")
+        raise ValueError(f"delta={delta!r} is not a number; give the radius of the balls, such as 0.1.")
     radius = float(delta)
     if math.isnan(radius) or radius < 0:
-        raise ValueError(f"delta={radius} is not a radius; give a number >= 0, or inf for one ball.")
+        raise ValueError(f"delta={radius} is not a radius; give a number >= 0, or inf for a single ball.")
     return radius
 
 
@@ -152,7 +158,7 @@ def check_count(value: Any, name: str, low: int, high: int | None = None, why: s
 
 
 def check_flag(value: Any, name: str) -> bool:
-    """Return True or False; any other value may be a misunderstanding, as "no" would be."""
+    """Return True or False; anything else may be a mistake, such as the string "no", which is truthy."""
     if not isinstance(value, bool | np.bool_):
         raise ValueError(f"{name}={value!r} must be True or False.")
     return bool(value)
@@ -165,13 +171,22 @@ def check_probability(value: Any, name: str) -> float:
     return float(value)
 
 
-def seed_of(random_state: Any) -> int:
-    """Draw one 63-bit seed from an int, a numpy Generator or None (fresh entropy)."""
-    if isinstance(random_state, bool) or not (
-        random_state is None or isinstance(random_state, Integral | np.random.Generator)
-    ):
-        raise ValueError(f"random_state={random_state!r} must be None, an int >= 0 or a numpy Generator.")
-    state = int(random_state) if isinstance(random_state, Integral) else random_state
-    if isinstance(state, int) and state < 0:
-        raise ValueError(f"random_state={random_state} must be >= 0.")
-    return int(np.random.default_rng(state).integers(2**63))
+def seed_from(random_state: Any) -> int:
+    """A seed below 2^63 from None (fresh entropy), an int >= 0, a numpy Generator or a RandomState.
+
+    An int always gives the same seed; a generator is advanced, so that each call gives another.
+
+    >>> seed_from(7) == seed_from(np.int64(7)) == seed_from(np.random.default_rng(7))
+    True
+    """
+    if isinstance(random_state, np.random.RandomState):
+        high, low = (int(half) for half in random_state.randint(0, 2**31, size=2, dtype=np.int64))
+        return (high << 31) + low
+    is_int = isinstance(random_state, Integral) and not isinstance(random_state, bool)
+    if is_int and int(random_state) >= 0:
+        return int(np.random.default_rng(int(random_state)).integers(2**63))
+    if random_state is None or isinstance(random_state, np.random.Generator):
+        return int(np.random.default_rng(random_state).integers(2**63))
+    raise ValueError(
+        f"random_state={random_state!r} must be None, an int >= 0, a numpy Generator or a numpy RandomState."
+    )

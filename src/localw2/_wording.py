@@ -1,14 +1,19 @@
-"""Tables for people who read them as text."""
+"""Small helpers for what users read: aligned tables, suggestions for misspelt names, plain JSON values."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+_MOST_SHOWN = 20  # names that are listed where none is close
 
 
-def aligned(lines: Sequence[Sequence[str]], rule: bool = False) -> str:
-    """Cells in columns, the first to the left and the others to the right; a rule below the first line.
+def align(lines: Sequence[Sequence[str]], rule: bool = False) -> str:
+    """Align cells in columns, the first to the left, the others to the right; a rule below the first line.
 
-    >>> print(aligned([["rows", "n"], ["all", "12"]], rule=True))
+    >>> print(align([["rows", "n"], ["all", "12"]], rule=True))
     rows   n
     --------
     all   12
@@ -22,3 +27,37 @@ def aligned(lines: Sequence[Sequence[str]], rule: bool = False) -> str:
         for line in lines
     ]
     return "\n".join([text[0], "-" * max(map(len, text)), *text[1:]] if rule else text)
+
+
+def suggest(word: str, known: Iterable[str], otherwise: str = "") -> str:
+    """Suggest the known names closest to a word; if none is close, list them after ``otherwise``.
+
+    >>> suggest("strenght", ["Strength", "age"])
+    "Did you mean 'Strength'?"
+    >>> suggest("zzz", ["Strength", "age"], "Its columns are")
+    'Its columns are Strength, age.'
+    """
+    names = list(known)
+    folded = {name.casefold(): name for name in reversed(names)}
+    close = difflib.get_close_matches(word.casefold(), list(folded), n=3)
+    if close:
+        return f"Did you mean {' or '.join(repr(folded[name]) for name in close)}?"
+    more = ", ..." if len(names) > _MOST_SHOWN else ""
+    return f"{otherwise} {', '.join(names[:_MOST_SHOWN])}{more}." if otherwise else ""
+
+
+def to_plain(value: Any) -> Any:
+    """Convert a value to what JSON can hold; infinite and undefined numbers become None.
+
+    >>> to_plain({"loss": math.nan, "delta": (1, 2)})
+    {'loss': None, 'delta': [1, 2]}
+    """
+    if hasattr(value, "tolist"):  # an array, a numpy number or a column of a data frame
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        return {str(key): to_plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, bool | int | str) else str(value)

@@ -1,4 +1,4 @@
-"""The paper's problems, each with its truth: data to learn from, and the moments to compare with."""
+"""The paper's problems with known truth: data to learn from, and exact moments to compare with."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from localw2._validation import Array, as_rows, check_count
 
 @dataclass(frozen=True)
 class RandomModel(ABC):
-    """A known random model y = f(x, omega): draw data from it, or ask for its exact moments."""
+    """A known random model y = f(x, omega), with data and exact moments."""
 
     @abstractmethod
     def sample_x(self, n: int, rng: np.random.Generator) -> Array:
@@ -22,7 +22,7 @@ class RandomModel(ABC):
 
     @abstractmethod
     def sample_y(self, x: Array, rng: np.random.Generator) -> Array:
-        """Draw one output for each input, each with its own omega, (n,)."""
+        """Draw one output per input, each with its own omega, (n,)."""
 
     @abstractmethod
     def mean(self, x: Any) -> Array:
@@ -60,7 +60,7 @@ class Linear(RandomModel):
         return np.column_stack([rng.exponential(0.25, n), rng.normal(0, 0.5, n), rng.beta(5, 5, n)])
 
     def sample_y(self, x: Array, rng: np.random.Generator) -> Array:
-        """Draw one output for each input, (n,)."""
+        """Draw one output per input, (n,)."""
         design = _with_ones(x)
         coefficients = rng.normal(self.coefficient_means, self.coefficient_stds, design.shape)
         y: Array = (design * coefficients).sum(1)
@@ -72,7 +72,7 @@ class Linear(RandomModel):
         return mean
 
     def std(self, x: Any) -> Array:
-        """Independent coefficients: variances add, (n,)."""
+        """The standard deviation, (n,): the variances of independent coefficients add up."""
         std: Array = np.sqrt(_with_ones(as_rows(x)) ** 2 @ np.array(self.coefficient_stds) ** 2)
         return std
 
@@ -82,7 +82,7 @@ class Linear(RandomModel):
 class Nonlinear(RandomModel):
     r"""The nonlinear model :math:`y = w_1 (1 - e^{-w_2 x}) + 5` (paper, Eq. example1_model).
 
-    (w1, w2) is Gaussian; x is uniform on (-half_width, half_width). At x = 0 y is 5 without spread.
+    (w1, w2) is Gaussian; x is uniform on (-half_width, half_width). At x = 0, y is 5 without spread.
 
     >>> truth = Nonlinear()
     >>> truth.mean([0.0, 0.5]).round(4), truth.std([0.0, 0.5]).round(4)
@@ -101,7 +101,7 @@ class Nonlinear(RandomModel):
         return rng.uniform(-self.half_width, self.half_width, (n, 1))
 
     def sample_y(self, x: Array, rng: np.random.Generator) -> Array:
-        """Draw one output for each input, (n,)."""
+        """Draw one output per input, (n,)."""
         w1, w2 = rng.multivariate_normal(self.omega_mean, self.omega_covariance, len(x)).T
         y: Array = 5 + w1 * (1 - np.exp(-w2 * x[:, 0]))
         return y
@@ -133,15 +133,15 @@ def _with_ones(x: Array) -> Array:
 
 @dataclass(frozen=True)
 class RandomDynamics(ABC):
-    """A known ODE with random parameters: draw trajectories from it, and ask for its field."""
+    """A known ODE with random parameters, with trajectories and its field."""
 
     @abstractmethod
     def sample(self, n: int, random_state: Any = None) -> tuple[Array, Array, dict[str, Array]]:
-        """Draw n trajectories: Y (n, T, d), t (T,) or (n, T), and the parameters (n,) that made them."""
+        """Draw n trajectories: Y (n, T, d), t (T,) or (n, T), and their parameters (n,) by name."""
 
     @abstractmethod
     def field(self, t: Any, y: Any, **parameters: Any) -> list[Any]:
-        """The right-hand side for one state, as ``LocalW2ODE`` takes it."""
+        """The right-hand side for one state, in the form that ``LocalW2ODE`` takes."""
 
 
 @final
@@ -149,8 +149,8 @@ class RandomDynamics(ABC):
 class FourStates(RandomDynamics):
     r"""The paper's linear system of four states with one random parameter (paper, Eq. 4dodemodel).
 
-    :math:`\omega \sim U(-\sigma, \sigma)`, initial states :math:`N((1,1,1,1), a^2 I)`, t on 101 times in
-    [0, 2]. Trajectories are exact (matrix exponentials).
+    :math:`\omega \sim U(-\sigma, \sigma)`, initial states are :math:`N((1,1,1,1), a^2 I)`, and t is a grid of
+    101 times in [0, 2]. Trajectories are exact (matrix exponentials).
 
     >>> Y, t, omega = FourStates().sample(3, random_state=0)
     >>> Y.shape, t.shape, list(omega)
@@ -174,7 +174,7 @@ class FourStates(RandomDynamics):
         return np.linspace(0, 2, self.n_times)
 
     def paths(self, y0: Array, omega: Array) -> Array:
-        """The exact trajectories (n, T, 4) of given initial states and parameters."""
+        """The exact trajectories (n, T, 4) for given initial states and parameters."""
         steps = expm(self.matrix(omega) * self.times[1])
         path = [y0]
         for _ in range(self.n_times - 1):
@@ -183,7 +183,7 @@ class FourStates(RandomDynamics):
 
     @staticmethod
     def matrix(omega: Any) -> Array:
-        """The system's matrix (..., 4, 4), since it is linear in y."""
+        """The matrix (..., 4, 4) of the system, which is linear in y."""
         w = np.asarray(omega, dtype=np.float64)
         c, zero = 1 - w**2, np.zeros_like(w)
         rows = [
@@ -217,10 +217,10 @@ class FourStates(RandomDynamics):
 @final
 @dataclass(frozen=True)
 class LogisticGrowth(RandomDynamics):
-    r"""Growth :math:`\dot y = r y (1 - y/K)` from y(0) = 1, seen at irregular times with gaps.
+    r"""Growth :math:`\dot y = r y (1 - y/K)` from y(0) = 1, at irregular times with missing values.
 
-    (r, K) is Gaussian: means 1 and 10, standard deviations .15 and 1.5, correlation .5. Every trajectory has
-    ``n_times`` times of its own in [0, 8], of which ``missing`` are NaN.
+    (r, K) is Gaussian with means 1 and 10, standard deviations .15 and 1.5, and correlation .5. Every
+    trajectory has its own ``n_times`` times in [0, 8]; a fraction ``missing`` of its values is NaN.
 
     >>> Y, t, truth = LogisticGrowth().sample(300, random_state=0)
     >>> Y.shape, t.shape, float(np.isnan(Y).mean().round(1))

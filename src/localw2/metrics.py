@@ -1,4 +1,4 @@
-r"""How good are the draws: errors in the moments, proper scores, intervals, calibration, distances.
+r"""Measures of how good draws are: errors in moments, proper scores, intervals, calibration, distances.
 
 Arrays in, arrays or numbers out. The sample axis comes first, as ``sample`` returns it: draws are (S, N) for
 y (N,) and (S, N, d) for y (N, d).
@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from scipy.special import erf
 
-from localw2._validation import Array, as_array, as_rows, as_tensor, seed_of
+from localw2._validation import Array, as_array, as_rows, as_tensor, seed_from
 from localw2.balls.neighborhoods import Neighborhoods
-from localw2.losses.w2 import w2_squared
+from localw2.losses.objective import w2_squared
 
-# Numbers (8 bytes each) that the energy score works on at a time, few enough to stay in cache.
+# Numbers (8 bytes each) that the energy score processes at a time, few enough to stay in cache.
 SCORE_ELEMENTS = 1 << 15
 
 
@@ -24,7 +24,7 @@ def mean_error(true_mean: Any, mean: Any) -> float:
 
     .. math:: \sum_i |E y_i - E \hat y_i| \,/\, \sum_i |E y_i|
 
-    ``true_mean`` and ``mean`` have one shape, such as (n_x,); the sum runs over every entry.
+    ``true_mean`` and ``mean`` have the same shape, such as (n_x,); the sum runs over every entry.
 
     >>> mean_error([1.0, 3.0], [2.0, 3.0])
     0.25
@@ -37,8 +37,8 @@ def std_error(true_std: Any, std: Any) -> float:
 
     .. math:: \sum_i |\mathrm{SD}\, y_i - \mathrm{SD}\, \hat y_i| \,/\, \sum_i \mathrm{SD}\, y_i
 
-    ``true_std`` and ``std`` have one shape, such as (n_x,); the sum runs over every entry. A single input
-    without spread is fine (the nonlinear example at x = 0), all of them without spread is not.
+    ``true_std`` and ``std`` have the same shape, such as (n_x,); the sum runs over every entry. Some inputs
+    may have no spread (the nonlinear example at x = 0), but not all of them.
 
     >>> std_error([0.0, 2.0], [0.5, 1.5])
     0.5
@@ -48,15 +48,15 @@ def std_error(true_std: Any, std: Any) -> float:
 
 
 def draw_errors(y_draws: Any, yhat_draws: Any) -> tuple[float, float]:
-    r"""Errors in mean and SD with both sides estimated from draws (paper, Fig. example1 j).
+    r"""Relative errors in mean and SD, where both are estimated from draws (paper, Fig. example1 j).
 
     The formulas of ``mean_error`` and ``std_error``, with the mean and the SD of each column of ``y_draws``
     (draws, n_x) as the truth and those of ``yhat_draws`` (draws, n_x) as the estimate. The numbers of draws
     may differ, so variances divide by draws - 1; where they agree the divisor cancels.
 
-    The estimates' own noise is in the score. With the paper's 100 draws on each side of the nonlinear
+    The score includes the noise of the estimates. With the paper's 100 draws of y and yhat in the nonlinear
     example, at x = -0.5, -0.4, .., 0.5, a *perfect* model scores about .019 in mean and .096 in SD: smaller
-    differences say nothing, and a lower score is luck. Where the true moments are known compare with those.
+    differences mean nothing, and a lower score is luck. If the true moments are known, compare with those.
 
     >>> y = np.array([[0.0, 2.0], [2.0, 4.0]])
     >>> draw_errors(y, 2 * y)
@@ -70,7 +70,7 @@ def draw_errors(y_draws: Any, yhat_draws: Any) -> tuple[float, float]:
         )
     for draws, name in ((y, "y_draws"), (yhat, "yhat_draws")):
         if len(draws) < 2:
-            raise ValueError(f"{name} has 1 draw; an SD needs at least 2. The sample axis comes first.")
+            raise ValueError(f"{name} has 1 draw; an SD needs at least 2, along the first axis.")
     names = "y_draws", "yhat_draws"
     in_mean = _relative_error(y.mean(0), yhat.mean(0), names, "mean")
     return in_mean, _relative_error(y.std(0, ddof=1), yhat.std(0, ddof=1), names, "SD")
@@ -80,7 +80,7 @@ def _relative_error(truth: Array, estimate: Array, names: tuple[str, str], of: s
     if truth.shape != estimate.shape:
         raise ValueError(
             f"{names[0]} has shape {truth.shape} and {names[1]} {estimate.shape}; "
-            "they must be the same test inputs, in the same order."
+            "they must be for the same test inputs, in the same order."
         )
     size = np.abs(truth).sum()
     if size == 0:
@@ -92,16 +92,16 @@ def _relative_error(truth: Array, estimate: Array, names: tuple[str, str], of: s
 
 
 def crps(y: Any, samples: Any) -> Array:
-    r"""Continuous ranked probability score of each row from S draws, fair; lower is better.
+    r"""Fair continuous ranked probability score of each row from S draws; lower is better.
 
     .. math:: \frac1S \sum_s |\hat y_s - y| - \frac1{2 S (S - 1)} \sum_{s, t} |\hat y_s - \hat y_t|
 
-    Fair means unbiased: its expectation over the draws is the CRPS of the law they come from, whatever
-    S >= 2, so models may be compared at different S. A single value can be negative.
+    Fair means unbiased: for any S >= 2 its expectation over the draws is the CRPS of the distribution they
+    come from, so that models may be compared at different S. A single value can be negative.
 
-    ``y`` is (N,) with ``samples`` (S, N), or (N, d) with (S, N, d), where each output is scored by itself;
-    the result has the shape of ``y``. Pairs cost no pairs: in sorted order :math:`\sum_{s<t}` is
-    :math:`\sum_i (2 i - S - 1)\, \hat y_{(i)}`, O(S log S).
+    ``y`` is (N,) with ``samples`` (S, N), or (N, d) with (S, N, d), where each output is scored separately;
+    the result has the shape of ``y``. The sum over pairs takes O(S log S): in sorted order
+    :math:`\sum_{s<t}` is :math:`\sum_i (2 i - S - 1)\, \hat y_{(i)}`.
 
     >>> crps([0.0, 1.0], [[-1.0, 1.0], [1.0, 1.0]])
     array([0., 0.])
@@ -110,7 +110,7 @@ def crps(y: Any, samples: Any) -> Array:
     """
     y, samples = _outcomes_and_draws(y, samples, fewest=2)
     n_samples = len(samples)
-    # Differences from y first: a common offset of both would otherwise eat the digits of the spread.
+    # Subtract y first: a large common offset would otherwise cost the digits of the spread.
     gaps = samples - y
     closeness: Array = np.abs(gaps).mean(0)
     gaps.sort(axis=0)
@@ -123,8 +123,8 @@ def gaussian_crps(y: Any, mean: Any, std: Any) -> Array:
 
     .. math:: \sigma \left( z\,(2 \Phi(z) - 1) + 2 \varphi(z) - 1/\sqrt{\pi} \right)
 
-    ``mean`` and ``std`` have the shape of ``y`` or are single numbers; so has the result. With std = 0 the
-    forecast is a point and the score :math:`|y - \mu|`.
+    ``mean`` and ``std`` have the shape of ``y`` or are single numbers; the result has y's shape. With
+    std = 0 the forecast is a point and the score is :math:`|y - \mu|`.
 
     >>> gaussian_crps([0.0, 2.0], mean=0.0, std=[1.0, 0.0]).round(4)
     array([0.2337, 2.    ])
@@ -138,7 +138,7 @@ def gaussian_crps(y: Any, mean: Any, std: Any) -> Array:
                 f"give one {name} for each value of y, or a single number."
             )
     gap = y - mean
-    # As std goes to 0, z runs to infinity, where erf and exp have the right limits.
+    # As std goes to 0, z goes to infinity, where erf and exp have the right limits.
     with np.errstate(over="ignore"):
         z = gap / np.maximum(std, np.finfo(np.float64).tiny)
         peak = np.exp(-z * z / 2) * np.sqrt(2 / np.pi)
@@ -147,14 +147,14 @@ def gaussian_crps(y: Any, mean: Any, std: Any) -> Array:
 
 
 def energy_score(y: Any, samples: Any) -> Array:
-    r"""Energy score of each row from S draws, fair: the CRPS of several outputs at once; lower is better.
+    r"""Fair energy score of each row from S draws: the CRPS of several outputs at once; lower is better.
 
     .. math:: \frac1S \sum_s \|\hat y_s - y\| - \frac1{2 S (S - 1)} \sum_{s, t} \|\hat y_s - \hat y_t\|
 
-    Fair as ``crps`` is, with S >= 2. It sees dependence between the outputs, and it adds their units: scale
-    them first where these differ. ``y`` is (N, d) with ``samples`` (S, N, d); the result is (N,). For one
-    output it is ``crps``, and as fast. Otherwise the time is O(N S^2 d), but memory beyond the arguments is
-    bounded: a chunk of rows at a time, down to the S d numbers of one row.
+    It is fair like ``crps``, with S >= 2. It is sensitive to the dependence between outputs, and it adds up
+    their units: rescale them first if these differ. ``y`` is (N, d) with ``samples`` (S, N, d); the result is
+    (N,). For one output it is ``crps``, and as fast. Otherwise it takes O(N S^2 d) time, in bounded memory: a
+    chunk of rows at a time, down to the S d numbers of one row.
 
     >>> energy_score([[0.0, 0.0]], [[[3.0, 4.0]], [[-3.0, -4.0]]])
     array([0.])
@@ -171,7 +171,7 @@ def _energy_score(gaps: Array) -> Array:
     """The energy score (n,) of draws minus outcome, (S, n, d)."""
     n_samples = len(gaps)
     gaps = np.ascontiguousarray(np.moveaxis(gaps, 2, 0))
-    # Draws s and s + lag of all rows at once: each pair is met once, and no S x S table is ever held.
+    # Draws s and s + lag of all rows at once: each pair occurs once, and no S x S table is needed.
     pairs = sum(_lengths(gaps[:, lag:] - gaps[:, :-lag]).sum(0) for lag in range(1, n_samples))
     score: Array = _lengths(gaps).mean(0) - pairs / (n_samples * (n_samples - 1))
     return score
@@ -188,8 +188,8 @@ def coverage(y: Any, lower: Any, upper: Any) -> float:
 
     .. math:: \frac1N \sum_i 1[\,l_i \le y_i \le u_i\,]
 
-    All three have one shape, (N,) or (N, d), where every entry counts; for one output of several give its
-    column. Of N independent rows it is uncertain by :math:`\sqrt{c (1 - c) / N}`.
+    All three have the same shape, (N,) or (N, d), where every entry counts; for one of several outputs pass
+    its column. With N independent rows its standard error is :math:`\sqrt{c (1 - c) / N}`.
 
     >>> coverage([1.0, 2.0, 3.0, 4.0], lower=[0, 0, 0, 0], upper=[3, 3, 3, 3])
     0.75
@@ -198,7 +198,7 @@ def coverage(y: Any, lower: Any, upper: Any) -> float:
     y = _floats(y, "y")
     if y.shape != lower.shape:
         raise ValueError(
-            f"y has shape {y.shape} and its intervals {lower.shape}; give one interval for each value of y."
+            f"y has shape {y.shape} and its intervals have {lower.shape}; give one interval per value of y."
         )
     return float(((lower <= y) & (y <= upper)).mean())
 
@@ -208,7 +208,7 @@ def interval_width(lower: Any, upper: Any) -> float:
 
     .. math:: \frac1N \sum_i (u_i - l_i)
 
-    ``lower`` and ``upper`` have one shape, (N,) or (N, d), where every entry counts.
+    ``lower`` and ``upper`` have the same shape, (N,) or (N, d), where every entry counts.
 
     >>> interval_width([0.0, 0.0], [1.0, 3.0])
     2.0
@@ -218,14 +218,14 @@ def interval_width(lower: Any, upper: Any) -> float:
 
 
 def pit(y: Any, samples: Any, random_state: Any = None) -> Array:
-    r"""Randomised probability integral transform: uniform on [0, 1] if y and its draws share one law.
+    r"""Randomised probability integral transform, uniform on [0, 1] if y and its draws have one distribution.
 
     .. math:: \frac{\#\{s : \hat y_s < y\} + V\,(1 + \#\{s : \hat y_s = y\})}{S + 1},
               \qquad V \sim U(0, 1)
 
-    The rank of y among its S draws, with ties and the gap between ranks filled at random. So it is *exactly*
-    uniform under the null for every S >= 1 and also for counts and other laws with atoms, given independent
-    draws. Values heaped at 0 and 1 tell of too little spread, in the middle of too much.
+    This is the rank of y among its S draws, with ties and the gaps between ranks filled at random. With
+    independent draws it is *exactly* uniform under the null for every S >= 1, even for counts and other
+    distributions with atoms. Values that pile up at 0 and 1 show too little spread, in the middle too much.
 
     ``y`` is (N,) with ``samples`` (S, N), or (N, d) with (S, N, d); the result has the shape of ``y``.
 
@@ -235,7 +235,7 @@ def pit(y: Any, samples: Any, random_state: Any = None) -> Array:
     """
     y, samples = _outcomes_and_draws(y, samples, fewest=1)
     below, ties = (samples < y).sum(0), (samples == y).sum(0)
-    v = np.random.default_rng(seed_of(random_state)).random(y.shape)
+    v = np.random.default_rng(seed_from(random_state)).random(y.shape)
     values: Array = (below + v * (1 + ties)) / (len(samples) + 1)
     return values
 
@@ -245,10 +245,11 @@ def w2(a: Any, b: Any) -> float:
 
     .. math:: \Big( \min_\pi \sum_{i, j} \pi_{ij} \|a_i - b_j\|^2 \Big)^{1/2}
 
-    The minimum is over couplings of the two empirical laws. One column, (n,) or (n, 1): the sizes may differ;
-    quantiles are coupled, :math:`\int_0^1 (F_a^{-1} - F_b^{-1})^2`, in O(n log n). Several columns, (n, d):
-    equal sizes, an optimal assignment, O(n^3) time and n^2 memory, so thousands of rows rather than millions.
-    Two samples of one law are not at distance 0: the distance only tends to it as they grow.
+    The minimum is over couplings of the two empirical distributions. With one column, (n,) or (n, 1), the
+    sizes may differ; quantiles are coupled, :math:`\int_0^1 (F_a^{-1} - F_b^{-1})^2`, in O(n log n). With
+    several columns, (n, d), the sizes must be equal; an optimal assignment takes O(n^3) time and n^2 memory,
+    which suits thousands of rows rather than millions. Two samples from one distribution are not at distance
+    0: the distance only tends to 0 as they grow.
 
     >>> w2([0.0, 1.0], [3.0, 2.0])
     2.0
@@ -260,14 +261,14 @@ def w2(a: Any, b: Any) -> float:
     a, b = (as_rows(values, name).astype(np.float64) for values, name in ((a, "a"), (b, "b")))
     if a.shape[1] != b.shape[1]:
         raise ValueError(
-            f"a has {a.shape[1]} column(s) and b {b.shape[1]}; a distance needs two samples of one space."
+            f"a has {a.shape[1]} column(s) and b has {b.shape[1]}; they must have the same columns."
         )
     if a.shape[1] == 1:
         return float(np.sqrt(_quantile_cost(np.sort(a[:, 0]), np.sort(b[:, 0]))))
     if len(a) != len(b):
         raise ValueError(
-            f"a has {len(a)} rows and b {len(b)}; with several columns rows are paired one to one, so the "
-            "sizes must agree. Draw as many, or take a random subset of the larger sample."
+            f"a has {len(a)} rows and b has {len(b)}; with several columns rows are paired one to one, so "
+            "the sizes must agree. Draw more, or use a random subset of the larger sample."
         )
     value = w2_squared(as_tensor(a, "a"), as_tensor(b, "b"), Neighborhoods.whole(len(a)))
     return float(value.sqrt())
@@ -276,7 +277,7 @@ def w2(a: Any, b: Any) -> float:
 def _quantile_cost(a: Array, b: Array) -> float:
     """The squared distance of two sorted samples (n,) and (m,), whose quantile functions are steps."""
     n, m = len(a), len(b)
-    # Levels in units of 1 / (n m) are whole numbers: k / n and l / m then meet exactly where they should.
+    # Levels in units of 1 / (n m) are integers, so that k / n and l / m coincide exactly where they should.
     levels = np.union1d(np.arange(1, n + 1) * m, np.arange(1, m + 1) * n)
     shares = np.diff(levels, prepend=0) / (n * m)
     gaps = a[(levels - 1) // m] - b[(levels - 1) // n]
@@ -284,7 +285,7 @@ def _quantile_cost(a: Array, b: Array) -> float:
 
 
 def _floats(values: Any, name: str) -> Array:
-    """Finite float64: sums over many rows need the digits."""
+    """Finite float64, because sums over many rows need the precision."""
     return as_array(values, name).astype(np.float64, copy=False)
 
 
@@ -310,7 +311,7 @@ def _outcomes_and_draws(y: Any, samples: Any, fewest: int) -> tuple[Array, Array
         )
     if len(samples) < fewest:
         raise ValueError(
-            f"samples has {len(samples)} draw of each row; the fair score compares draws with each other and "
+            f"samples has {len(samples)} draw per row; the fair score compares draws with each other and "
             f"needs at least {fewest}. Draw with n_samples={fewest} or more."
         )
     return y, samples
@@ -320,13 +321,13 @@ def _interval(lower: Any, upper: Any) -> tuple[Array, Array]:
     lower, upper = _floats(lower, "lower"), _floats(upper, "upper")
     if lower.shape != upper.shape:
         raise ValueError(
-            f"lower has shape {lower.shape} and upper {upper.shape}; an interval needs one of each."
+            f"lower has shape {lower.shape} and upper {upper.shape}; an interval needs both ends."
         )
     crossed = np.argwhere(lower > upper)
     if len(crossed):
         first = tuple(int(i) for i in crossed[0])
         raise ValueError(
             f"lower exceeds upper in {len(crossed)} of {lower.size} intervals, the first at index {first}; "
-            "these hold nothing. Swap the arguments, or sort quantiles that cross."
+            "such intervals are empty. Swap the arguments, or sort quantiles that cross."
         )
     return lower, upper

@@ -1,4 +1,4 @@
-"""Pictures: arrays in, matplotlib Axes out."""
+"""Plots from arrays, returned as matplotlib Axes."""
 
 from __future__ import annotations
 
@@ -21,18 +21,16 @@ def band(
     coverage: float = 0.9,
     ax: Any = None,
 ) -> Any:
-    """Mean and interval of the outputs along one input, over the data, beside the truth where it is known.
+    """Plot the mean and interval of the outputs along one input, with the data and, if known, the truth.
 
     ``x``, ``mean``, ``lower`` and ``upper`` are (n,); ``data`` is (x, y) of the rows; ``truth`` is the true
-    mean, lower and upper end. Returns the Axes.
+    mean, lower end and upper end. Returns the Axes.
     """
     columns = [as_array(v, name) for v, name in ((mean, "mean"), (lower, "lower"), (upper, "upper"))]
     grid = as_rows(x)[:, 0]
     for values, name in zip(columns, ("mean", "lower", "upper"), strict=True):
         if values.shape != grid.shape:
-            raise ValueError(
-                f"{name} has shape {values.shape} and x {grid.shape}; they are drawn against each other."
-            )
+            raise ValueError(f"{name} has shape {values.shape} and x has {grid.shape}; they must agree.")
     if ax is None:
         _, ax = _pyplot().subplots(figsize=(7, 4.5), layout="constrained")
     if data is not None:
@@ -73,17 +71,15 @@ def band(
 def trajectories(
     t: Any, samples: Any, data: Any = None, coverage: float = 0.9, names: Any = None, axes: Any = None
 ) -> Any:
-    """Trajectories with bands: one panel a state, the fit's mean and interval over the observed lines.
+    """Plot the mean and interval of trajectories over the observed lines, with one panel per state.
 
-    ``samples`` is (S, n, T, d) as ``LocalW2ODE.sample`` gives it (all S * n lines make the band); ``data``
-    is Y (m, T, d) on the same times, with NaN where it is missing. Returns the array of Axes.
+    ``samples`` is (S, n, T, d), as ``LocalW2ODE.sample`` returns it (all S * n lines make the band); ``data``
+    is Y (m, T, d) at the same times, with NaN for missing values. Returns the array of Axes.
     """
     grid = as_rows(t)[:, 0]
     lines = as_array(samples, "samples")
     if lines.ndim != 4 or lines.shape[2] != len(grid):
-        raise ValueError(
-            f"samples has shape {lines.shape}; expected (S, n, {len(grid)}, d), a time for each t."
-        )
+        raise ValueError(f"samples has shape {lines.shape}; expected (S, n, {len(grid)}, d), one time per t.")
     lines = lines.reshape(-1, *lines.shape[2:])
     d = lines.shape[2]
     names = _names(names, d)
@@ -102,7 +98,7 @@ def trajectories(
                 ax.plot(grid[seen], line[seen], color=DATA, lw=0.6, alpha=0.5, label=label)
         label = f"fit, {100 * coverage:.0f} % band"
         ax.fill_between(grid, low[:, i], high[:, i], color=MODEL, alpha=0.25, lw=0, label=label, zorder=3)
-        for edge in (low, high):  # over the data, where a band alone could not be told from the lines
+        for edge in (low, high):  # edges over the data, where the band alone would be hard to see
             ax.plot(grid, edge[:, i], color=MODEL, lw=1, zorder=4)
         ax.plot(grid, lines[:, :, i].mean(0), color=MODEL, lw=2, label="fit, mean", zorder=4)
         ax.set_xlabel("t")
@@ -113,15 +109,15 @@ def trajectories(
 
 
 def field_along(z: Any, fit: Any, truth: Any = None, names: Any = None, axes: Any = None) -> Any:
-    """Mean and standard deviation of a field along a line of states, one panel a component.
+    """Plot the mean and standard deviation of a field along a line of states, with one panel per component.
 
-    ``z`` (n,) is the place on the line; ``fit`` (S, n, d) are draws of the field there, and ``truth``
-    (S', n, d) those of the true one. Shaded is one standard deviation around the mean. Returns the Axes.
+    ``z`` (n,) is the position on the line; ``fit`` (S, n, d) are draws of the field there, and ``truth``
+    (S', n, d) those of the true field. One standard deviation around the mean is shaded. Returns the Axes.
     """
     place = as_rows(z)[:, 0]
     draws = as_array(fit, "fit")
     if draws.ndim != 3 or draws.shape[1] != len(place):
-        raise ValueError(f"fit has shape {draws.shape}; expected (S, {len(place)}, d), a state for each z.")
+        raise ValueError(f"fit has shape {draws.shape}; expected (S, {len(place)}, d), one state per z.")
     d = draws.shape[2]
     names = _names(names, d, "g")
     axes = _panels(axes, d)
@@ -136,7 +132,7 @@ def field_along(z: Any, fit: Any, truth: Any = None, names: Any = None, axes: An
             for sign, label in ((0, "truth, mean"), (1, "truth, mean \u00b1 SD"), (-1, None)):
                 style = {"ls": "--", "lw": 1.5} if sign == 0 else {"ls": ":", "lw": 1.2}
                 ax.plot(place, true.mean(0) + sign * true.std(0), color=TRUTH, label=label, **style)
-        ax.set_xlabel("place on the line, z")
+        ax.set_xlabel("position on the line, z")
         ax.set_ylabel(names[i])
         ax.spines[["top", "right"]].set_visible(False)
     axes[0].legend(frameon=False, fontsize=8)
@@ -144,9 +140,10 @@ def field_along(z: Any, fit: Any, truth: Any = None, names: Any = None, axes: An
 
 
 def ball_scores(lines: Any, chosen: tuple[float, float], ax: Any = None) -> Any:
-    """Held-out score against ball size, a line for each kind of ball; the choice is ringed. Returns the Axes.
+    """Plot held-out score against ball size, one line per kind of ball, with the choice circled.
 
-    ``lines`` maps a name to (rows a ball, score, standard error of its distance from the best) of its balls.
+    ``lines`` maps a name to (rows per ball, score, standard error of its difference from the best) of its
+    balls. Returns the Axes.
     """
     if ax is None:
         _, ax = _pyplot().subplots(figsize=(7, 4.5), layout="constrained")

@@ -10,6 +10,7 @@ import time
 from contextlib import contextmanager
 
 import numpy as np
+import pandas as pd
 import pytest
 
 NEEDED = os.environ.get("LOCALW2_REQUIRE_BROWSER") == "1"
@@ -27,7 +28,7 @@ from sklearn.linear_model import Ridge  # noqa: E402
 
 from localw2 import LocalW2Regressor, load  # noqa: E402
 from localw2.apps.explorer import create_app  # noqa: E402
-from localw2.apps.explorer.serving import configured, listen  # noqa: E402
+from localw2.apps.explorer.server import listen, make_config  # noqa: E402
 from localw2.apps.tables.tables import write_table  # noqa: E402
 
 if CHROMIUM is None and not NEEDED:
@@ -50,7 +51,7 @@ def model():
 
 @contextmanager
 def serving(app):
-    server = uvicorn.Server(configured(app))
+    server = uvicorn.Server(make_config(app))
     with listen("127.0.0.1", 0) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
@@ -204,7 +205,7 @@ def test_a_place_outside_the_data_is_told_of(page, model):
     page.fill("#number-0", "5")
     x = [5, value_of(page, 1)]
     settled(page, *x)
-    expect(page.locator("#warning")).to_contain_text("heat [K] = 5 is above the data")
+    expect(page.locator("#warning")).to_contain_text("heat [K] = 5 is above")
     check_numbers(page, model, x)
     page.fill("#number-0", "")  # half typed: nothing is asked
     page.fill("#number-0", "0.1")
@@ -225,24 +226,26 @@ def test_outputs_sweeps_neighbours_and_the_test(page, model):
     assert np.allclose(mean, expected)
     page.fill("#k", "7")
     expect(page.locator("#neighbours")).to_contain_text("the 7 nearest observed rows")
-    page.check("#carried")
+    page.check("#shifted")
     page.wait_for_function(
-        "() => document.getElementById('density').data[0].name === '7 observed rows, carried'"
+        "() => document.getElementById('density').data[0].name === '7 observed rows, shifted'"
     )
     page.click("#run-test")
     expect(page.locator("#verdict")).to_contain_text("p = ")
     page.wait_for_selector("#map .main-svg")
     page.select_option("#map-y", "z")
-    page.wait_for_function("() => document.getElementById('map').layout.yaxis.title.text === 'z of the ball'")
+    page.wait_for_function(
+        "() => document.getElementById('map').layout.yaxis.title.text === 'z of each ball'"
+    )
 
 
 def test_curves_of_another_fit_appear_while_it_runs(page, home):
-    expect(page.locator("#training-state")).to_contain_text("The fit that is shown: epoch 5")
+    expect(page.locator("#training-state")).to_contain_text("The model on display: epoch 5")
     home[1].write_text('{"epoch": 1, "loss": 2.5}\n{"epoch": 2, "loss": 1.5}\n')
     expect(page.locator("#training-state")).to_have_text("A fit is running: epoch 2, loss 1.5.")
     assert line(page, "curves", "loss") == [[1, 2], [2.5, 1.5]]
     home[1].unlink()
-    expect(page.locator("#training-state")).to_contain_text("The fit that is shown: epoch 5")
+    expect(page.locator("#training-state")).to_contain_text("The model on display: epoch 5")
 
 
 @contextmanager
@@ -283,8 +286,9 @@ def test_the_first_fit_is_watched_and_then_explored(browser, tmp_path):
                 )
                 assert fitting.wait() == 0
             opened.wait_for_selector("#bands .main-svg")
-            expect(opened.locator("#training-state")).to_contain_text("The fit that is shown: epoch 600")
-            mean = load(model).predict([[value_of(opened, 0), value_of(opened, 1)]])[0]
+            expect(opened.locator("#training-state")).to_contain_text("The model on display: epoch 600")
+            place = pd.DataFrame({"heat": [value_of(opened, 0)], "days": [value_of(opened, 1)]})
+            mean = load(model).predict(place)[0]
             assert number(opened.inner_text("#mean")) == pytest.approx(mean, rel=1e-3)
             assert line(opened, "curves", "loss")[1] == pytest.approx(load(model).fit_.losses)
     assert not (tmp_path / "m.localw2.history.jsonl").exists()

@@ -1,4 +1,4 @@
-"""Tables as people have them: each torture works, or the message says exactly what to do."""
+"""Tables as people have them: each peculiarity works, or the message says what to do."""
 
 import csv
 import io
@@ -6,35 +6,35 @@ import json
 import math
 import os
 import string
+import subprocess
 import sys
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localw2.apps.tables import csv as csv_tables
-from localw2.apps.tables import tables
-from localw2.apps.tables.csv import is_missing, number_in
-from localw2.apps.tables.tables import read_table, write_table
+from localw2.apps.tables.tables import MISSING, parse_number, read_table, write_table
 
 
-def saved(folder, content, name="data.csv"):
+def save(folder, content, name="data.csv"):
     path = folder / name
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     return path
 
 
-def columns(folder, content):
-    return {k: v.tolist() for k, v in read_table(saved(folder, content)).columns.items()}
+def columns(folder, content, **options):
+    return read_table(save(folder, content), **options).frame.to_dict("list")
 
 
 def test_plain(tmp_path):
-    table = read_table(saved(tmp_path, "a,b\n1,2.5\n-3e2, 4 \n"))
-    assert table.names == ("a", "b")
+    table = read_table(save(tmp_path, "a,b\n1,2.5\n-3e2, 4 \n"))
+    assert table.names == ["a", "b"]
     assert table.numbers(["b", "a"]).tolist() == [[2.5, 1], [4, -300]]
-    assert table.lines.tolist() == [2, 3]
+    assert table.numbers(["b", "a"]).flags.c_contiguous
     assert table.source == "data.csv"
+    assert table.n_rows == 2
 
 
 @pytest.mark.parametrize(
@@ -49,95 +49,113 @@ def test_plain(tmp_path):
         " a , b\n 1, 2\n3 ,4\n",
         "a;b\n1,0;2\n3,0;4,00\n",
         "a,b\n1,2\n3,4\n".encode("utf-16"),
+        "a,b\n1,2,\n3,4,\n",
     ],
-    ids=["bom", "semicolon", "tab crlf", "cr", "empty lines", "quoted", "blanks", "decimal comma", "utf-16"],
+    ids=[
+        "bom",
+        "semicolon",
+        "tab crlf",
+        "cr",
+        "empty lines",
+        "quoted",
+        "blanks",
+        "decimal comma",
+        "utf-16",
+        "trailing delimiters",
+    ],
 )
 def test_one_table_in_many_dresses(content, tmp_path):
     assert columns(tmp_path, content) == {"a": [1, 3], "b": [2, 4]}
 
 
-def test_quoted_newlines_keep_the_lines_of_the_file(tmp_path):
-    table = read_table(saved(tmp_path, 'note,x\n"one\ntwo",1\n\nplain,2\n"a, ""b""",oops\n'))
-    assert table.columns["note"].tolist() == ["one\ntwo", "plain", 'a, "b"']
-    assert table.lines.tolist() == [2, 5, 6]
-    with pytest.raises(ValueError, match=r"column 'x' of data.csv holds text: 'oops' on line 6 is no number"):
+def test_quoted_newlines(tmp_path):
+    table = read_table(save(tmp_path, 'note,x\n"one\ntwo",1\n\nplain,2\n"a, ""b""",oops\n'))
+    assert table.frame["note"].tolist() == ["one\ntwo", "plain", 'a, "b"']
+    with pytest.raises(ValueError, match=r"'x' of data.csv .*'oops' in row 3"):
         table.numbers(["x"])
 
 
 def test_missing_values(tmp_path):
-    table = read_table(saved(tmp_path, "a,b,c\n1,NA,x\n,nan,y\n3,null,z\n4,5,w\n"))
-    assert np.isnan(table.columns["b"]).tolist() == [True, True, True, False]
-    with pytest.raises(
-        ValueError, match=r"3 of 4 rows .* missing values in a, b, .* line 2.* --drop-missing"
-    ):
+    table = read_table(save(tmp_path, "a,b,c\n1,NA,x\n,nan,\n3,null,N/A\n4,5,w\n"))
+    assert table.frame["b"].isna().tolist() == [True, True, True, False]
+    assert table.frame["c"].isna().tolist() == [False, True, True, False]
+    with pytest.raises(ValueError, match=r"3 of 4 rows .* in a, b, .* row 1\. .*--drop-missing"):
         table.numbers(["a", "b"])
-    kept = table.rows(table.complete(["a"]))
-    assert kept.numbers(["a"]).ravel().tolist() == [1, 3, 4]
-    assert kept.columns["c"].tolist() == ["x", "z", "w"]
-    assert kept.lines.tolist() == [2, 4, 5]
+    np.testing.assert_array_equal(table.numbers(["a"], missing=True).ravel(), [1, np.nan, 3, 4])
 
 
-def test_dates_are_text_and_only_told_of_if_asked_for(tmp_path):
-    table = read_table(saved(tmp_path, "day,x\n2024-01-31,1\n2024-02-01,2\n"))
-    assert table.numbers(["x"]).shape == (2, 1)
-    assert not table.mostly_numbers("day")
-    with pytest.raises(ValueError, match="'2024-01-31' on line 2 is no number"):
-        table.numbers(["x", "day"])
+def test_missing_values_with_blanks_leave_a_column_numeric(tmp_path):
+    found = columns(tmp_path, "a,b\n1, na \n2,1234567890123456789012\n")
+    np.testing.assert_array_equal(found["b"], [np.nan, 1234567890123456789012.0])
 
 
-def test_a_bad_cell_far_down_keeps_the_text_above_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(csv_tables, "_CHUNK", 3)
-    cells = ["01", "1e0", " 2", "NA", "5", "6", "7", "?", "9"]
-    table = read_table(saved(tmp_path, "x,y\n" + "".join(f"{cell},{i}\n" for i, cell in enumerate(cells))))
-    assert table.columns["x"].tolist() == cells
-    assert table.columns["y"].tolist() == list(range(9))
-    assert table.bad["x"].cell == "?"
-    assert table.bad["x"].line == 9
-    assert table.mostly_numbers("x")
+def test_text_is_kept_as_it_is(tmp_path):
+    """A cell far down decides; the cells above it are not rewritten as numbers would be."""
+    cells = ["01", "1e0", " 2", "5"] * 40_000 + ["?"]
+    table = read_table(save(tmp_path, "x,y\n" + "".join(f"{cell},{i}\n" for i, cell in enumerate(cells))))
+    assert table.frame["x"].tolist() == cells
+    assert table.frame["y"].tolist() == list(range(len(cells)))
 
 
-def test_unknown_columns_name_the_near_ones(tmp_path):
-    table = read_table(saved(tmp_path, "Strength,age\n1,2\n"))
-    with pytest.raises(ValueError, match=r"no column 'strenght'. Did you mean 'Strength'\?"):
+def test_a_numeric_column_with_a_typo_is_not_taken_for_categories(tmp_path):
+    table = read_table(save(tmp_path, "x,day,size\n1,2024-01-31,s\n2,2024-02-01,4\nb?,2024-02-01,m\n"))
+    assert table.features(["day", "size"]).shape == (3, 2)
+    with pytest.raises(ValueError, match=r"'x' of data.csv is mostly numeric, but 'b.' in row 3"):
+        table.features(["day", "x"])
+    with pytest.raises(ValueError, match=r"'day' of data.csv .*'2024-01-31' in row 1"):
+        table.numbers(["day"])
+    # Strings of digits in a typed file are meant as categories.
+    codes = pd.DataFrame({"code": ["1", "2", "03"], "kind": pd.Categorical(["1", "2", "x"])})
+    codes.to_parquet(tmp_path / "t.parquet")
+    assert read_table(tmp_path / "t.parquet").features(["code", "kind"]).shape == (3, 2)
+
+
+def test_unknown_columns_suggest_known_ones(tmp_path):
+    table = read_table(save(tmp_path, "Strength,age\n1,2\n"))
+    with pytest.raises(ValueError, match=r"'strenght'.*mean 'Strength'"):
         table.numbers(["strenght"])
-    with pytest.raises(ValueError, match=r"no column 'zzz'. Its columns are Strength, age."):
+    with pytest.raises(ValueError, match=r"'zzz'.*Strength, age"):
         table.column("zzz")
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("a,b,a,c,b\n1,2,3,4,5\n", "more than one column named 'a', 'b'; rename"),
-        ("", "is empty; it needs a header"),
-        ("\n\n", "is empty; it needs a header"),
-        ("1,2\n3,4\n", r"first line of data.csv holds numbers only \(1, 2\)"),
-        ("a,b\n1,2\n1,2,3\n", "line 3 of data.csv has 3 cells, the header 2"),
-        ("a,b\n1,2\n3\n", "line 3 of data.csv has 1 cells, the header 2"),
-        ('a,b\n1,2\n"3,4\n5,6\n', "no valid CSV after line 2"),
-        ("a,b\n1,\xe9\n".encode("latin1"), r"is not UTF-8 text .*0xe9.* iconv"),
-        (b"PK\3\4 and so on", "zip or Excel file; save the sheet as CSV"),
-        (b"\x1f\x8b and so on", "is compressed; .*gunzip"),
-        ("sep=;\na;b\n1;2\n", "is 'sep=;', a note to Excel. Remove it"),
-        (b"PAR1 but not really", "no valid Parquet file"),
+        ("a,b,a,c,b\n1,2,3,4,5\n", "more than one column named 'a', 'b'"),
+        ("", "empty"),
+        ("\n\n", "empty"),
+        ("1,2\n3,4\n", r"only numbers \(1, 2\)"),
+        ("a,b\n1,2\n1,2,3\n", "line 3 of data.csv has 3 cells"),
+        ("a,b\n1,2,3\n1,2,3\n", "line 2 of data.csv has 3 cells"),
+        ("a,b\n1,2\n3\n", "line 3 of data.csv has 1 cells"),
+        ("a,b,c\n1,2,3\n3,4\n5,6,\n", "line 3 of data.csv has 2 cells"),
+        ('a,b\n1,2\n"3,4\n5,6\n', "line 4 of data.csv has 1 cells|quote"),
+        ("a,b\n1,\xe9\n".encode("latin1"), "UTF-8 .*0xe9.* iconv"),
+        (b"PK\3\4 and so on", "Excel"),
+        (b"\x1f\x8b and so on", "gunzip"),
+        ("sep=;\na;b\n1;2\n", "Excel"),
+        (b"PAR1 but not really", "Parquet"),
     ],
 )
 def test_what_cannot_be_read_says_why(content, message, tmp_path):
     with pytest.raises(ValueError, match=message):
-        read_table(saved(tmp_path, content))
+        read_table(save(tmp_path, content))
 
 
 def test_no_rows_and_infinite_cells(tmp_path):
-    with pytest.raises(ValueError, match="has a header but no rows"):
-        read_table(saved(tmp_path, "a,b\n")).numbers(["a"])
-    with pytest.raises(ValueError, match=r"'b' of data.csv is infinite on line 3"):
-        read_table(saved(tmp_path, "a,b\n1,2\n1,inf\n")).numbers(["a", "b"])
+    with pytest.raises(ValueError, match="no rows"):
+        read_table(save(tmp_path, "a,b\n")).numbers(["a"])
+    table = read_table(save(tmp_path, "a,b\n1,2\n1,inf\n"))
+    for read in (table.numbers, table.features):
+        with pytest.raises(ValueError, match=r"'b' of data.csv is infinite in row 2"):
+            read(["a", "b"])
 
 
-def test_a_blank_name_is_named_by_its_place(tmp_path):
+def test_a_blank_name_is_named_by_its_position(tmp_path):
     assert columns(tmp_path, ",x\n0,5\n1,6\n") == {"column1": [0, 1], "x": [5, 6]}
 
 
-def test_underscores_are_no_part_of_numbers(tmp_path):
+def test_underscores_are_not_part_of_numbers(tmp_path):
     assert columns(tmp_path, "a,b\n1_000,2\n") == {"a": ["1_000"], "b": [2]}
 
 
@@ -146,54 +164,62 @@ def test_the_delimiter_is_that_of_the_rows_too(tmp_path):
 
 
 def test_decimal_commas_only_where_nothing_else_is_meant(tmp_path):
-    thousands = saved(tmp_path, "a;b\n1,234;1\n12,500;2\n")
-    with pytest.raises(ValueError, match=r"'1,234' on line 2 .*thousands or decimals.*--decimal comma"):
-        read_table(thousands).numbers(["a"])
+    thousands = save(tmp_path, "a;b\n1,234;1\n12,500;2\n")
+    for read in (read_table(thousands).numbers, read_table(thousands).features):
+        with pytest.raises(ValueError, match=r"'1,234' in row 1 .*--decimal comma"):
+            read(["a"])
     assert read_table(thousands, decimal="comma").numbers(["a"]).ravel().tolist() == [1.234, 12.5]
     # Another column settles it.
     assert columns(tmp_path, "a;b\n1,234;0,5\n") == {"a": [1.234], "b": [0.5]}
-    mixed = read_table(saved(tmp_path, "a;b\n1.5;1\n2,5;2\n"))
-    assert mixed.columns["a"].tolist() == ["1.5", "2,5"]
-    with pytest.raises(
-        ValueError, match=r"'2,5' on line 3 .*other cells of this column have a decimal point"
-    ):
-        mixed.numbers(["a"])
-    point = read_table(saved(tmp_path, "a;b\n1,5;1\n"), decimal="point")
-    assert point.columns["a"].tolist() == ["1,5"]
-    with pytest.raises(ValueError, match="decimal='dot' is not known"):
+    # A column may have the other mark, but not both.
+    assert columns(tmp_path, "a;b\n1.5;0,5\n2;1,5\n") == {"a": [1.5, 2.0], "b": [0.5, 1.5]}
+    mixed = read_table(save(tmp_path, "a;b\n1.5;1\n2,5;2\n"))
+    assert mixed.frame["a"].tolist() == ["1.5", "2,5"]
+    with pytest.raises(ValueError, match="'2,5' in row 2"):
+        mixed.features(["a"])
+    assert columns(tmp_path, "a;b\n1,5;1\n", decimal="point")["a"] == ["1,5"]
+    assert columns(tmp_path, 'a,b\n"1,5",1\n', decimal="comma")["a"] == [1.5]
+    with pytest.raises(ValueError, match="dot"):
         read_table(thousands, decimal="dot")
 
 
-def test_standard_input_may_turn_to_text_late(monkeypatch):
-    monkeypatch.setattr(csv_tables, "_CHUNK", 2)
+def test_standard_input(monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a,b\n1,2\n3,4\n5,six\n")))
     table = read_table("-")
     assert table.source == "standard input"
-    assert table.columns["b"].tolist() == ["2", "4", "six"]
+    assert table.frame["b"].tolist() == ["2", "4", "six"]
     assert table.numbers(["a"]).ravel().tolist() == [1, 3, 5]
 
 
 # --- read again what was written --------------------------------------------------------------------------
 
+
+def is_missing(cell):
+    return cell.strip().lower() in MISSING
+
+
+numbers = st.floats(allow_nan=False, allow_infinity=False)
 plain_text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)
-a_word = plain_text.filter(lambda cell: not is_missing(cell) and number_in(cell) is None)
-a_number = st.floats(allow_nan=False, allow_infinity=False).map(repr) | st.integers(-(10**9), 10**9).map(str)
-a_gap = st.sampled_from(["", "NA", "NaN", "null", " na "])
+# Words that pandas has for missing values or truth values are told apart by other tests.
+a_word = plain_text.map("w{}".format)
+a_number = numbers.map(repr) | st.integers(-(10**9), 10**9).map(str)
+a_gap = st.sampled_from(["", "NA", "NaN", "null"])
 names = st.text(string.ascii_letters + " _-'\"\n()", min_size=1, max_size=6).map(str.strip).filter(bool)
 
 
 @st.composite
 def tables_of_cells(draw):
     n = draw(st.integers(1, 7))
-    header = draw(st.lists(names.filter(lambda v: number_in(v) is None), min_size=1, max_size=4, unique=True))
+    header = draw(
+        st.lists(names.filter(lambda v: parse_number(v) is None), min_size=1, max_size=4, unique=True)
+    )
     cells = []
     for _ in header:
+        column = draw(st.lists(a_number | a_gap, min_size=n, max_size=n))
         if draw(st.booleans()):
-            cells.append(draw(st.lists(a_number | a_gap, min_size=n, max_size=n)))
-        else:
-            column = draw(st.lists(a_number | a_gap | plain_text, min_size=n, max_size=n))
+            column = draw(st.lists(a_number | a_gap | a_word, min_size=n, max_size=n))
             column[draw(st.integers(0, n - 1))] = draw(a_word)
-            cells.append(column)
+        cells.append(column)
     return header, cells
 
 
@@ -202,60 +228,65 @@ def tables_of_cells(draw):
     tables_of_cells(),
     st.sampled_from([",", "\t"]),
     st.sampled_from([("\n", csv.QUOTE_ALL), ("\r\n", csv.QUOTE_MINIMAL)]),
-    st.integers(1, 4),
 )
-def test_what_csv_writes_is_read_again(tmp_path_factory, table, delimiter, ends, chunk):
+def test_what_csv_writes_is_read_again(tmp_path_factory, table, delimiter, ends):
     header, cells = table
     path = tmp_path_factory.getbasetemp() / "random.csv"
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, delimiter=delimiter, lineterminator=ends[0], quoting=ends[1])
         writer.writerow(header)
         writer.writerows(zip(*cells, strict=True))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(csv_tables, "_CHUNK", chunk)
-        found = read_table(path)
-    assert found.names == tuple(header)
+    found = read_table(path)
+    assert found.names == header
     for name, column in zip(header, cells, strict=True):
-        if all(is_missing(cell) or number_in(cell) is not None for cell in column):
+        if all(is_missing(cell) or parse_number(cell) is not None for cell in column):
             expected = [math.nan if is_missing(cell) else float(cell) for cell in column]
-            np.testing.assert_array_equal(found.columns[name], expected)
+            np.testing.assert_array_equal(found.numbers([name], missing=True)[:, 0], expected)
         else:
-            assert found.columns[name].tolist() == column
+            expected = [None if is_missing(cell) else cell for cell in column]
+            assert (
+                found.frame[name].astype(object).where(found.frame[name].notna(), None).tolist() == expected
+            )
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.floats(allow_infinity=False), min_size=1, max_size=20),
+    st.sampled_from(["t.csv", "t.tsv", "t.parquet"]),
+)
+def test_every_digit_survives(tmp_path_factory, values, name):
+    path = tmp_path_factory.getbasetemp() / name
+    write_table(path, {"row": np.arange(len(values)), "x": values})
+    found = read_table(path)
+    np.testing.assert_array_equal(found.numbers(["x"], missing=True)[:, 0], values)
+    assert found.frame["row"].tolist() == list(range(len(values)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(numbers, min_size=1, max_size=20).filter(lambda v: any(x % 1 for x in v)))
+def test_every_digit_survives_a_decimal_comma(tmp_path_factory, values):
+    path = tmp_path_factory.getbasetemp() / "comma.csv"
+    path.write_text("x;y\n" + "".join(f"{v!r};1\n".replace(".", ",") for v in values))
+    np.testing.assert_array_equal(read_table(path, decimal="comma").numbers(["x"])[:, 0], values)
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.parquet"])
-def test_written_tables_are_read_with_every_digit(name, tmp_path):
-    values = np.random.default_rng(0).normal(size=50) * 10.0 ** np.arange(-25, 25)
-    values[3] = np.nan
-    words = np.array([f'w"{i},\n;{chr(i)}' for i in range(50)], object)
-    write_table(tmp_path / name, {"row": np.arange(50), "x": values, "word": words})
-    found = read_table(tmp_path / name)
-    np.testing.assert_array_equal(found.columns["x"], values)
-    np.testing.assert_array_equal(found.columns["row"], np.arange(50))
-    assert found.columns["word"].tolist() == words.tolist()
+def test_written_text_is_read_again(name, tmp_path):
+    words = [f'w"{i},\n;{chr(i)}' for i in range(1, 50)]
+    frame = pd.DataFrame({"word": words, "gap": [None, *words[1:]]})
+    write_table(tmp_path / name, frame)
+    found = read_table(tmp_path / name).frame
+    assert found["word"].tolist() == words
+    assert found["gap"].isna().tolist() == frame["gap"].isna().tolist()
+    assert found["gap"].tolist()[1:] == words[1:]
     assert os.listdir(tmp_path) == [name]
 
 
 def test_json_has_no_words_for_what_is_not_finite(tmp_path):
     write_table(tmp_path / "t.json", {"x": np.array([1.0, np.nan, np.inf, -np.inf]), "row": np.arange(4)})
     text = (tmp_path / "t.json").read_text()
-    found = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+    found = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
     assert found == {"x": [1.0, None, None, None], "row": [0, 1, 2, 3]}
-
-
-def test_parquet_is_read_in_row_groups(tmp_path, monkeypatch):
-    arrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
-    numbers = [None, *range(1, 25)]
-    table = arrow.table({"a": numbers, "day": [None, "", *(f"d{i}" for i in range(23))], "b": [True] * 25})
-    parquet.write_table(table, tmp_path / "t.parquet", row_group_size=10)
-    monkeypatch.setattr(parquet, "read_table", None)  # which would hold all of it twice
-    found = read_table(tmp_path / "t.parquet")
-    np.testing.assert_array_equal(found.columns["a"], [np.nan, *range(1, 25)])
-    assert found.columns["day"].tolist() == ["", "", *(f"d{i}" for i in range(23))]
-    assert found.columns["b"].tolist() == [1.0] * 25
-    assert (found.bad["day"].cell, found.bad["day"].line) == ("d0", 3)
-    assert found.n_rows == 25
 
 
 def test_parquet_types(tmp_path):
@@ -263,35 +294,51 @@ def test_parquet_types(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
     table = arrow.table({"i": [1, None], "b": [True, False], "s": ["u", None], "n": arrow.nulls(2)})
     table = table.append_column("d", arrow.array([1, 2], arrow.date32()))
+    table = table.append_column("m", arrow.array(["1.50", "2.25"]).cast(arrow.decimal128(5, 2)))
     parquet.write_table(table, tmp_path / "t.parquet")
     found = read_table(tmp_path / "t.parquet")
-    np.testing.assert_array_equal(found.columns["i"], [1, np.nan])
-    np.testing.assert_array_equal(found.columns["b"], [1, 0])
-    assert np.isnan(found.columns["n"]).all()
-    assert found.columns["s"].tolist() == ["u", ""]
-    with pytest.raises(ValueError, match=r"column 'd' .*the column's type is date32"):
+    np.testing.assert_array_equal(
+        found.numbers(["i", "b", "n", "m"], missing=True), [[1, 1, np.nan, 1.5], [np.nan, 0, np.nan, 2.25]]
+    )
+    assert found.frame["s"].isna().tolist() == [False, True]
+    with pytest.raises(ValueError, match=r"'d' .*'1970-01-02' in row 1"):
         found.numbers(["d"])
 
 
+def test_an_index_with_a_name_is_a_column(tmp_path):
+    frame = pd.DataFrame({"x": [1.0, 2.0, 3.0]}, index=pd.Index(["a", "b", "c"], name="who"))
+    frame.to_parquet(tmp_path / "t.parquet")
+    assert read_table(tmp_path / "t.parquet").frame.to_dict("list") == {
+        "who": ["a", "b", "c"],
+        "x": [1, 2, 3],
+    }
+    frame.reset_index(drop=True)[1:].to_parquet(tmp_path / "t.parquet")
+    found = read_table(tmp_path / "t.parquet").frame
+    assert (list(found), found.index.tolist()) == (["x"], [0, 1])
+
+
 def test_a_failed_write_leaves_the_old_file(tmp_path):
-    path = saved(tmp_path, "old")
-    with pytest.raises(ValueError, match="argument 2"):
+    path = save(tmp_path, "old")
+    with pytest.raises(ValueError, match="length"):
         write_table(path, {"a": np.arange(3), "b": np.arange(2)})
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["data.csv"]
-    with pytest.raises(ValueError, match="is a folder"), tables.replaced(tmp_path, "w"):
-        pass
-    with pytest.raises(FileNotFoundError, match="does not exist; create it first"):
+    with pytest.raises(ValueError, match="folder"):
+        write_table(make_folder(tmp_path / "d.csv"), {"a": [1]})
+    with pytest.raises(FileNotFoundError, match="folder"):
         write_table(tmp_path / "no" / "t.csv", {"a": [1]})
-    with pytest.raises(ValueError, match=r"'t.xls' says no format; let the name end in .csv, .tsv"):
+    with pytest.raises(ValueError, match=r"'t.xls' .*\.csv, \.tsv"):
         write_table("t.xls", {"a": [1]})
 
 
-@pytest.mark.slow
-def test_a_million_rows_need_little_more_than_their_numbers(tmp_path):
-    """Nine columns of a million numbers are 72 MB; their text, held as a whole, would be over a gigabyte."""
-    import subprocess
+def make_folder(path):
+    path.mkdir()
+    return path
 
+
+@pytest.mark.slow
+def test_a_million_rows_need_moderate_memory(tmp_path):
+    """Nine columns of a million numbers are 72 MB, and their text is 180 MB."""
     row = ",".join(map(repr, np.random.default_rng(0).normal(size=9).tolist()))
     path = tmp_path / "million.csv"
     with open(path, "w") as file:
@@ -301,10 +348,9 @@ def test_a_million_rows_need_little_more_than_their_numbers(tmp_path):
         "import resource, sys; from localw2.apps.tables.tables import read_table\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "table = read_table(sys.argv[1])\n"
-        "assert not table.bad\n"
         "print(table.n_rows, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)"
     )
     found = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True)
     n_rows, megabytes = map(int, found.stdout.split())
     assert n_rows == 1_000_000
-    assert megabytes < 300
+    assert megabytes < 500

@@ -239,20 +239,20 @@ def test_pictures_and_words(steps):
     assert {"chosen", "standardised", "mahalanobis", "slopes"} <= set(labels)
     assert "<- chosen" in chosen.table()
     assert len(chosen.table().splitlines()) == 1 + len(chosen.candidates)
-    assert "better by their balls" in repr(chosen)
+    assert "% better than the whole sample" in repr(chosen)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"y": np.zeros(7)}, "must be pairs"),
+        ({"y": np.zeros(7)}, "row by row"),
         ({"x": np.zeros((3, 1)), "y": np.zeros(3)}, "too few"),
         ({"y": np.full(100, np.nan)}, "y has"),
-        ({"center": np.zeros(7)}, "center has shape"),
-        ({"relevance": [1.0, 2.0, 3.0]}, "relevance has shape"),
+        ({"center": np.zeros(7)}, "center"),
+        ({"relevance": [1.0, 2.0, 3.0]}, "relevance"),
         ({"relevance": [-1.0, 2.0]}, ">= 0"),
         ({"norm": "far"}, "not a norm"),
-        ({"sizes": ()}, "sizes is empty"),
+        ({"sizes": ()}, "empty"),
         ({"sizes": (1,)}, "sizes=1"),
         ({"sizes": (101,)}, "sizes=101"),
         ({"adaptive": "no"}, "adaptive='no'"),

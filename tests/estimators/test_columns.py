@@ -1,4 +1,4 @@
-"""Tables with gaps and names: what the regressor makes of them, checked against plain numbers."""
+"""Tables with missing values and categories: what a regressor makes of them, against plain numbers."""
 
 import warnings
 from dataclasses import replace
@@ -12,8 +12,8 @@ from sklearn.base import BaseEstimator
 
 from localw2 import LocalW2Regressor, Nearest, SeenRowsWarning, conditional_test, load
 from localw2.apps.explorer.answers import Answers
-from localw2.apps.report.report import report_html
-from localw2.estimators.tables import MOST_NAMES, encoded_names, read_rows, read_table
+from localw2.apps.report import report_html
+from localw2.estimators.tables import MOST_CATEGORIES, read_rows, read_table
 
 QUICK = {"max_epochs": 5, "width": 8, "random_state": 0}
 
@@ -32,19 +32,20 @@ def table(n=120, seed=0):
     return x, y.to_numpy()
 
 
-def test_numbers_without_gaps_stay_as_they_are():
+def test_complete_numbers_stay_as_they_are():
     x = np.random.default_rng(0).normal(size=(30, 3))
     for given in (x, pd.DataFrame(x), x.tolist()):
         matrix, _, columns = read_table(Table(), given, x[:, 0])
-        assert columns is None
+        assert columns.encoder is None
+        assert columns.width == 3
         np.testing.assert_array_equal(matrix, x)
 
 
-def test_gaps_become_medians_with_a_flag_and_names_become_columns_of_zeros_and_ones():
+def test_missing_numbers_become_medians_with_an_indicator_and_categories_become_columns():
     x, y = table()
     matrix, _, columns = read_table(Table(), x, y)
-    dose, gap = x["dose"].fillna(x["dose"].median()), x["dose"].isna()
-    by_hand = [dose, gap, x["site"] == "north", x["site"] == "south"]
+    dose, missing = x["dose"].fillna(x["dose"].median()), x["dose"].isna()
+    by_hand = [dose, missing, x["site"] == "north", x["site"] == "south"]
     by_hand += [x["grade"] == k for k in range(3)] + [~x["lit"], x["lit"]]
     np.testing.assert_array_equal(matrix, np.column_stack(by_hand).astype(float))
     estimator = Table()
@@ -55,7 +56,7 @@ def test_gaps_become_medians_with_a_flag_and_names_become_columns_of_zeros_and_o
     np.testing.assert_array_equal(read_rows(estimator, as_list, columns), matrix[:5])
 
 
-def test_gaps_in_arrays():
+def test_missing_values_in_arrays():
     x = np.random.default_rng(1).normal(size=(40, 2))
     x[3, 1] = np.nan
     matrix, _, columns = read_table(Table(), x, x[:, 0])
@@ -64,49 +65,49 @@ def test_gaps_in_arrays():
     assert matrix[3].tolist() == [x[3, 0], np.nanmedian(x[:, 1]), 1.0]
 
 
-def test_rare_names_share_a_column():
-    names = [f"name {i}" for i in range(100)]
-    x = pd.DataFrame({"a": np.arange(300.0), "name": np.resize(names, 300)})
-    assert read_table(Table(), x, np.arange(300.0))[0].shape[1] == 1 + MOST_NAMES
+def test_rare_categories_share_the_zeros():
+    towns = [f"town {i}" for i in range(100)]
+    x = pd.DataFrame({"a": np.arange(300.0), "town": np.resize(towns, 300)})
+    assert read_table(Table(), x, np.arange(300.0))[0].shape[1] == 1 + MOST_CATEGORIES
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "name"),
     [
-        (lambda x: x.assign(when=pd.Timestamp("2020-01-01")), "'when' is of type .* days since"),
-        (lambda x: x.assign(empty=np.nan), "'empty' has no values at all; drop it"),
-        (lambda x: x.assign(huge=np.inf), "'huge' has infinite values"),
-        (lambda x: x.assign(void=pd.Series([None] * len(x), dtype=object)), "'void' has no values at all"),
-        (lambda x: x.assign(mixed=["a", 1] * (len(x) // 2)), "'mixed' is of objects .mixed-integer."),
-        (lambda x: x.assign(day=pd.Series([pd.Timestamp(0)] * len(x), dtype=object)), "'day' is of objects"),
-        (lambda x: x.assign(month=pd.period_range("2020", periods=len(x), freq="M")), "'month' is of type"),
+        (lambda x: x.assign(when=pd.Timestamp("2020-01-01")), "when"),
+        (lambda x: x.assign(empty=np.nan), "empty"),
+        (lambda x: x.assign(huge=np.inf), "huge"),
+        (lambda x: x.assign(void=pd.Series([None] * len(x), dtype=object)), "void"),
+        (lambda x: x.assign(mixed=["a", 1] * (len(x) // 2)), "mixed"),
+        (lambda x: x.assign(day=pd.Series([pd.Timestamp(0)] * len(x), dtype=object)), "day"),
+        (lambda x: x.assign(month=pd.period_range("2020", periods=len(x), freq="M")), "month"),
     ],
 )
-def test_columns_that_mean_nothing_are_refused_by_name(change, message):
+def test_columns_that_mean_nothing_are_refused_by_name(change, name):
     x, y = table()
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=f"'{name}'"):
         LocalW2Regressor(**QUICK).fit(change(x), y)
 
 
-def test_a_gap_where_there_was_none_is_an_error_and_an_unknown_name_a_warning():
+def test_an_unexpected_missing_value_is_an_error_and_an_unknown_category_a_warning():
     x, y = table()
     x["full"] = 1.0 * np.arange(len(x))
     model = LocalW2Regressor(base=None, **QUICK).fit(x, y)
-    with pytest.raises(ValueError, match=r"'full' has missing values .NaN., but had none"):
+    with pytest.raises(ValueError, match="full"):
         model.predict(x.assign(full=np.nan))
-    with pytest.warns(UserWarning, match="'site' has names that the fit has not seen, such as 'west'"):
+    with pytest.warns(UserWarning, match="west"):
         assert np.isfinite(model.predict(x.assign(site="west"))).all()
 
 
-def test_the_whole_chain_learns_from_names_and_gaps_and_survives_a_file(tmp_path):
+def test_the_whole_chain_learns_from_categories_and_missing_values_and_survives_a_file(tmp_path):
     x, y = table(300)
     new, truth = table(100, seed=1)
     model = LocalW2Regressor(max_epochs=60, random_state=0).fit(x, y)
-    # y without the names has a standard deviation of 1.8, with a gap in dose 1.
+    # y without the site has a standard deviation of 1.8, without the dose of 1.
     assert np.abs(model.predict(new) - truth).mean() < 0.4
     wide = np.diff(model.predict_interval(new), axis=0)[0]
-    gap = new["dose"].isna().to_numpy()
-    assert wide[gap].mean() > 2 * wide[~gap].mean()
+    missing = new["dose"].isna().to_numpy()
+    assert wide[missing].mean() > 2 * wide[~missing].mean()
     model.save(tmp_path / "model")
     again = load(tmp_path / "model")
     np.testing.assert_array_equal(again.sample(new, 3, random_state=0), model.sample(new, 3, random_state=0))
@@ -117,22 +118,22 @@ def test_the_whole_chain_learns_from_names_and_gaps_and_survives_a_file(tmp_path
     assert np.isfinite(LocalW2Regressor(base=None, calibrate=True, **QUICK).fit(x, y).predict(new)).all()
 
 
-@pytest.mark.parametrize("kind", ["object", "gap", "decimal", "Float64", "Int64"])
-def test_numbers_in_any_clothes_are_numbers(kind):
-    """Numbers as objects, and pandas' own types with gaps, give what plain floats give."""
+@pytest.mark.parametrize("kind", ["object", "missing", "decimal", "Float64", "Int64"])
+def test_numbers_of_any_type_are_numbers(kind):
+    """Numbers as objects, and pandas' own types with missing values, give what plain floats give."""
     rng = np.random.default_rng(0)
     x = pd.DataFrame({"a": rng.integers(-50, 50, 80).astype(float), "c": rng.choice(["u", "v"], 80)})
-    if kind in ("gap", "Float64", "Int64"):
+    if kind in ("missing", "Float64", "Int64"):
         x.loc[::9, "a"] = np.nan
     expected = read_table(Table(), x, x.index)[0]
-    clothes = {
+    convert = {
         "object": lambda a: a.astype(object),
-        "gap": lambda a: a.astype(object).where(a.notna(), None),
+        "missing": lambda a: a.astype(object).where(a.notna(), None),
         "decimal": lambda a: a.map(Decimal),
     }
-    dressed = clothes.get(kind, lambda a: a.astype(kind))(x["a"])
-    np.testing.assert_array_equal(read_table(Table(), x.assign(a=dressed), x.index)[0], expected)
-    alone = read_table(Table(), pd.DataFrame({"a": dressed, "b": 1.0 * x.index}), x.index)[0]
+    converted = convert.get(kind, lambda a: a.astype(kind))(x["a"])
+    np.testing.assert_array_equal(read_table(Table(), x.assign(a=converted), x.index)[0], expected)
+    alone = read_table(Table(), pd.DataFrame({"a": converted, "b": 1.0 * x.index}), x.index)[0]
     assert alone.dtype == np.float64
     assert alone.shape[1] == (3 if x["a"].isna().any() else 2)
 
@@ -146,7 +147,7 @@ def test_numbers_in_any_clothes_are_numbers(kind):
         torch.tensor,
     ],
 )
-def test_gaps_in_other_tables(make):
+def test_missing_values_in_other_tables(make):
     x = np.random.default_rng(1).normal(size=(40, 2))
     x[3, 1] = np.nan
     expected, _, columns = read_table(Table(), x, x[:, 0])
@@ -157,13 +158,13 @@ def test_gaps_in_other_tables(make):
 
 def test_a_masked_y_is_a_missing_one():
     x = np.arange(20.0)[:, None]
-    with pytest.raises(ValueError, match="y contains NaN"):
+    with pytest.raises(ValueError, match="NaN"):
         read_table(Table(), x, np.ma.masked_array(x[:, 0], x[:, 0] == 3))
 
 
-def test_names_without_a_frame_are_told_what_to_do():
+def test_categories_without_a_frame_are_refused():
     x = np.array([[1.0, "u"], [2.0, "v"]], dtype=object)
-    with pytest.raises(ValueError, match=r"could not convert X to numbers: it holds 'u'.*pandas frame"):
+    with pytest.raises(ValueError, match="categorical"):
         read_table(Table(), x, [0.0, 1.0])
 
 
@@ -171,51 +172,55 @@ def test_dates_are_refused_wherever_they_come():
     x, y = table()
     model = LocalW2Regressor(base=None, **QUICK).fit(x, y)
     dates = pd.Series(pd.date_range("2020", periods=len(x)))
-    with pytest.raises(ValueError, match=r"column 'dose' is of type datetime64.*days since"):
+    with pytest.raises(ValueError, match="dose"):
         model.predict(x.assign(dose=dates.to_numpy()))
-    with pytest.raises(ValueError, match="y is of type datetime64"):
+    with pytest.raises(ValueError, match="datetime64"):
         LocalW2Regressor(**QUICK).fit(x, dates)
     plain = np.arange(20.0)[:, None]
-    with pytest.raises(ValueError, match="X is of type datetime64"):
+    with pytest.raises(ValueError, match="datetime64"):
         LocalW2Regressor(**QUICK).fit(plain.astype("datetime64[D]"), plain[:, 0])
     numbers = LocalW2Regressor(base=None, **QUICK).fit(pd.DataFrame({"a": plain[:, 0]}), plain[:, 0])
-    with pytest.raises(ValueError, match="column 'a' is of type datetime64"):
+    with pytest.raises(ValueError, match="datetime64"):
         numbers.predict(pd.DataFrame({"a": pd.date_range("2020", periods=3)}))
 
 
 def test_text_where_there_were_numbers_is_refused():
     x, y = table()
     model = LocalW2Regressor(base=None, **QUICK).fit(x, y)
-    with pytest.raises(ValueError, match="column 'dose' was one of numbers when the model was fitted"):
+    with pytest.raises(ValueError, match="dose"):
         model.predict(x.assign(dose="much"))
 
 
-def test_a_gap_among_names_or_plain_numbers_that_had_none_is_an_error():
+def test_a_missing_value_in_a_column_that_had_none_is_an_error():
     x, y = table()
     model = LocalW2Regressor(base=None, **QUICK).fit(x, y)
-    with pytest.raises(ValueError, match="column 'site' has missing values"):
+    with pytest.raises(ValueError, match="site"):
         model.predict(x.assign(site=None))
     numbers = np.random.default_rng(0).normal(size=(30, 2))
     plain = LocalW2Regressor(base=None, **QUICK).fit(pd.DataFrame(numbers, columns=["a", "b"]), numbers[:, 0])
-    with pytest.raises(ValueError, match=r"column 'b' has missing values .NaN., but had none"):
+    with pytest.raises(ValueError, match="missing"):
         plain.predict(pd.DataFrame({"a": [1.0], "b": [np.nan]}))
 
 
-def test_warnings_of_names_go_by_how_many_there_were():
+def test_unknown_categories_are_warned_of_unless_rare_ones_share_the_zeros():
     rng = np.random.default_rng(0)
-    for count, gap in ((MOST_NAMES, False), (MOST_NAMES - 1, True), (MOST_NAMES + 1, True)):
-        names = rng.permutation(np.resize([f"k{i:03d}" for i in range(count)], 400)).astype(object)
-        if gap:
-            names[:3] = None
-        x = pd.DataFrame({"a": np.arange(400.0), "k": names})
+    for count, missing in (
+        (MOST_CATEGORIES, False),
+        (MOST_CATEGORIES - 1, True),
+        (MOST_CATEGORIES + 1, True),
+    ):
+        values = rng.permutation(np.resize([f"k{i:03d}" for i in range(count)], 400)).astype(object)
+        if missing:
+            values[:3] = None
+        x = pd.DataFrame({"a": np.arange(400.0), "k": values})
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             _, _, columns = read_table(estimator := Table(), x, x["a"])  # rows of the fit are no news
         new = x[5:9].assign(k="new")
-        if count > MOST_NAMES:
-            assert len(read_rows(estimator, new, columns)) == 4  # rare names are all alike
+        if count > MOST_CATEGORIES:
+            assert len(read_rows(estimator, new, columns)) == 4  # rare categories are all alike
         else:
-            with pytest.warns(UserWarning, match="'k' has names that the fit has not seen, such as 'new'"):
+            with pytest.warns(UserWarning, match="new"):
                 read_rows(estimator, new, columns)
 
 
@@ -227,8 +232,8 @@ def test_whole_numbers_as_categories_are_known_again_in_an_array():
     np.testing.assert_array_equal(read_rows(estimator, x.astype(float).to_numpy(), columns), matrix)
 
 
-def test_judgement_of_tables_with_names():
-    """A diagnosis calls the columns by name, and a test on the rows of the fit is told of as such."""
+def test_judgement_of_tables_with_categories():
+    """A diagnosis calls the columns by name, and a test on training rows warns that they were seen."""
     x, y = table()
     model = LocalW2Regressor(base=None, **QUICK).fit(x, y)
     with pytest.warns(SeenRowsWarning):
@@ -237,12 +242,12 @@ def test_judgement_of_tables_with_names():
     assert tested.seen_share == 1.0
     new, truth = table(seed=1)
     assert not conditional_test(new, truth, model.sample, Nearest(20), random_state=0).seen
-    names = encoded_names(model)
-    assert names[:4] == ["dose", "no dose", "site_north", "site_south"]
-    assert encoded_names(model, list("abcd"))[:3] == ["a", "no a", "b_north"]
+    names = model.columns_.encoded_names()
+    assert names[:4] == ["dose", "missing dose", "site_north", "site_south"]
+    assert model.columns_.encoded_names(list("abcd"))[:3] == ["a", "missing a", "b_north"]
     found = model.diagnose(new, truth, random_state=0, names=list("abcd"), x_train=None)
     assert found.verdict
-    with pytest.raises(ValueError, match="names has 2 entries"):
+    with pytest.raises(ValueError, match="names"):
         model.diagnose(new, truth, names=["a", "b"])
 
 
@@ -275,10 +280,10 @@ def test_report_and_explorer_show_the_numbers_that_a_table_became():
     new, truth = table(seed=1)
     page = report_html(model, new, truth, n_samples=40)
     assert "site_north" in page
-    assert "no dose" in page
+    assert "missing dose" in page
     for rows in ((None, None), (new, truth)):
         answers = Answers(model, *rows, None, None)
-        assert list(answers.names) == encoded_names(model)
+        assert list(answers.names) == model.columns_.encoded_names()
         numbers = read_rows(model, new[:1], model.columns_)
         expected = model.predict(new[:1])
         np.testing.assert_allclose(answers.model.predict(numbers), expected, rtol=1e-12)
@@ -286,22 +291,22 @@ def test_report_and_explorer_show_the_numbers_that_a_table_became():
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "word"),
     [
-        {"n_features": 3},
-        {"n_features": 10**6},
-        {"encoded_columns": [[0], [9]]},
-        {"encoded_columns": None},
-        {"balls": {"delta": [0.1, 0.2], "norm": None}},
+        ({"n_features": 3}, "feature_names"),
+        ({"n_features": 10**6}, "feature_names"),
+        ({"encoded_columns": [[0], [9]]}, "encoder"),
+        ({"encoded_columns": None}, "LocalW2Regressor"),
+        ({"balls": {"delta": [0.1, 0.2], "norm": None}}, "balls"),
     ],
 )
-def test_forged_files_of_tables_are_refused(change):
+def test_forged_files_of_tables_are_refused(change, word):
     x, y = table()
     stored = LocalW2Regressor(base=None, **QUICK).fit(x, y).to_stored()
     settings = stored.settings | change
     if "balls" in change:
         settings["balls"] = stored.settings["balls"] | {"delta": [0.1, 0.2]}
-    with pytest.raises(ValueError, match=r"damaged|do not fit together|are none|feature"):
+    with pytest.raises(ValueError, match=word):
         LocalW2Regressor.from_stored(replace(stored, settings=settings))
 
 
@@ -309,5 +314,5 @@ def test_rows_too_far_away_are_refused_before_the_base_sees_them():
     x = np.linspace(0, 1, 60)[:, None]
     model = LocalW2Regressor(**QUICK).fit(x, x[:, 0] ** 3)
     for ask in (model.predict, model.sample, model.predict_quantiles, model.predict_interval):
-        with pytest.raises(ValueError, match=r"a row of X has the value 1e\+150.*Check its units"):
+        with pytest.raises(ValueError, match="units"):
             ask([[1e150]])

@@ -43,41 +43,39 @@ def bootstrapped():
 
 
 @pytest.mark.parametrize(
-    "spoil",
+    ("spoil", "word"),
     [
-        lambda s, t: s.update(confidence=90),
-        lambda s, t: s.update(confidence=None),
-        lambda s, t: s.update(feature_names="abc"),
-        lambda s, t: t.pop("std_se"),
-        lambda s, t: t.pop("covariance"),
-        lambda s, t: t.update(more=torch.zeros(1)),
-        lambda s, t: t["std"].neg_(),
-        lambda s, t: t["std"].mul_(2),
-        lambda s, t: t["covariance"].neg_(),
-        lambda s, t: t["covariance"][0].add_(1),
-        lambda s, t: t["covariance"].sub_(9).fill_diagonal_(float(t["covariance"][1, 1])),
+        (lambda s, t: s.update(confidence=90), "confidence"),
+        (lambda s, t: s.update(confidence=None), "confidence"),
+        (lambda s, t: s.update(feature_names="abc"), "feature_names"),
+        (lambda s, t: t.pop("std_se"), "errors"),
+        (lambda s, t: t.pop("covariance"), "errors"),
+        (lambda s, t: t.update(more=torch.zeros(1)), "errors"),
+        (lambda s, t: t["std"].neg_(), "std"),
+        (lambda s, t: t["std"].mul_(2), "std"),
+        (lambda s, t: t["covariance"].neg_(), "covariance"),
+        (lambda s, t: t["covariance"][0].add_(1), "covariance"),
+        (lambda s, t: t["covariance"].sub_(9).fill_diagonal_(float(t["covariance"][1, 1])), "covariance"),
     ],
 )
-def test_coefficients_that_are_no_law_are_refused(bootstrapped, spoil):
+def test_coefficients_that_are_no_law_are_refused(bootstrapped, spoil, word):
     stored = bootstrapped.to_stored()
     RandomCoefficientRegressor.from_stored(stored)
     spoil(stored.settings, stored.tensors)
-    with pytest.raises(
-        ValueError, match=r"confidence|feature_names|all together|std|covariance|fit together"
-    ):
+    with pytest.raises(ValueError, match=word):
         RandomCoefficientRegressor.from_stored(stored)
 
 
 def test_what_cannot_be_saved_or_loaded_says_so(tmp_path):
-    with pytest.raises(ValueError, match="dict is not an estimator of localw2"):
+    with pytest.raises(ValueError, match="dict"):
         save({}, tmp_path / "model")
-    with pytest.raises(ValueError, match="not fitted"):
+    with pytest.raises(ValueError, match="fitted"):
         save(LocalW2Regressor(), tmp_path / "model")
     write(tmp_path / "other", Stored("checkpoint"))
-    with pytest.raises(ValueError, match="holds a checkpoint, not an estimator"):
+    with pytest.raises(ValueError, match="checkpoint"):
         load(tmp_path / "other")
     write(tmp_path / "broken", Stored("RandomCoefficientRegressor", {"parameters": {}}))
-    with pytest.raises(ValueError, match="do not fit together"):
+    with pytest.raises(ValueError, match="RandomCoefficientRegressor"):
         load(tmp_path / "broken")
     with pytest.raises(FileNotFoundError):
         load(tmp_path / "missing")

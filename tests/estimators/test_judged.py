@@ -39,7 +39,7 @@ def test_a_good_fit_is_called_calibrated(coefficients):
     x, y = Linear().sample(400, random_state=1)
     found = coefficients.diagnose(x, y, random_state=0)
     assert found.calibrated
-    assert found.verdict[0].startswith("Calibrated as far as 400 rows can tell")
+    assert found.verdict[0].startswith("Calibrated")
 
 
 def test_an_unfinished_fit_is_not(regressor):
@@ -62,9 +62,9 @@ def test_rows_of_the_fit_give_a_warning_also_after_loading(name, request, tmp_pa
     localw2.save(model, tmp_path / "model.safetensors")
     new_x, new_y = truth.sample(60, random_state=7)
     for estimator in (model, localw2.load(tmp_path / "model.safetensors")):
-        with pytest.warns(SeenRowsWarning, match="are equal to rows that were trained on"):
+        with pytest.warns(SeenRowsWarning, match="training"):
             estimator.diagnose(x, y, n_samples=20, random_state=0)
-        with pytest.warns(SeenRowsWarning, match="60 of these 120 rows"):
+        with pytest.warns(SeenRowsWarning, match=r"\b60\b"):
             estimator.diagnose(np.r_[x[:60], new_x], np.r_[y[:60], new_y], n_samples=20, random_state=0)
         with pytest.warns(SeenRowsWarning):
             conditional_test(x, y, estimator, 0.3, n_permutations=19, random_state=0)
@@ -80,7 +80,7 @@ def test_trajectories(states, tmp_path):
     assert found.verdict
     localw2.save(model, tmp_path / "model.safetensors")
     for estimator in (model, localw2.load(tmp_path / "model.safetensors")):
-        with pytest.warns(SeenRowsWarning, match="20 of these 20 rows"):
+        with pytest.warns(SeenRowsWarning, match=r"\b20\b"):
             estimator.diagnose(y, t, n_samples=20, random_state=0)
 
 
@@ -101,7 +101,7 @@ def test_observed_trajectories_start_in_states():
         random_state=0,
     ).fit(np.log(train), t, y0=y0)
     new_y0, new = paths(200)
-    with pytest.raises(ValueError, match="give y0"):
+    with pytest.raises(ValueError, match="y0"):
         model.diagnose(np.log(new), t)
     assert model.diagnose(np.log(new), t, y0=new_y0, n_times=1, random_state=0).calibrated
 
@@ -118,18 +118,18 @@ def test_columns_of_a_frame_keep_their_names():
 
 def test_bad_input(coefficients, states):
     x, y = Linear().sample(20, random_state=1)
-    with pytest.raises(ValueError, match="n_samples=1"):
+    with pytest.raises(ValueError, match="n_samples"):
         coefficients.diagnose(x, y, n_samples=1)
     with pytest.raises(ValueError, match="19"):
         coefficients.diagnose(x, y[:19])
     model, paths, t = states
-    with pytest.raises(ValueError, match="complete trajectories"):
+    with pytest.raises(ValueError, match="trajectories"):
         model.diagnose(paths[:, :3], t)
-    with pytest.raises(ValueError, match="n_times=0"):
+    with pytest.raises(ValueError, match="n_times"):
         model.diagnose(paths, t, n_times=0)
     paths = paths.copy()
     paths[0, 1] = np.nan
-    with pytest.raises(ValueError, match="Y has"):
+    with pytest.raises(ValueError, match="Y"):
         model.diagnose(paths, t)
 
 

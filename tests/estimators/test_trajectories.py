@@ -40,14 +40,14 @@ class TestTheLossIsThePrintedOne:
     def test_a_missing_row_leaves_both_samples_of_that_ball_and_time(self):
         Y, t = paths(n=6, spread=0.3)
         other = np.random.default_rng(1).normal(size=Y.shape)
-        gaps = Y.copy()
-        gaps[1, 2, 0] = gaps[4, 2, 1] = gaps[0, 4, :] = np.nan
-        data = Trajectories.of(gaps, t)
+        holes = Y.copy()
+        holes[1, 2, 0] = holes[4, 2, 1] = holes[0, 4, :] = np.nan
+        data = Trajectories.of(holes, t)
         rows = data.singles()
         balls = rows.balls(near_initial(data.initial, 0.6, None), rows.windows(len(Y), None))
         at = np.searchsorted(t, rows.times[:, 0])
         ours = float(Objective(torch.tensor(rows.target), balls)(torch.tensor(other[rows.number, at])))
-        seen = ~np.isnan(gaps).any(2)
+        seen = ~np.isnan(holes).any(2)
         values = []
         for k in range(len(t)):
             for i in np.flatnonzero(seen[:, k]):
@@ -202,7 +202,7 @@ class TestForms:
     def test_dates_are_refused(self):
         Y, _ = paths(d=1)
         dates = np.datetime64("2020-01-01") + np.arange(5)
-        with pytest.raises(ValueError, match=r"dtype datetime64.* unit of your choice"):
+        with pytest.raises(ValueError, match="datetime64"):
             Trajectories.of(Y, dates)
 
     def test_two_trajectories_with_times_of_their_own(self):
@@ -236,8 +236,8 @@ class TestForms:
 
 
 Y, T = paths()
-GAP = Y.copy()
-GAP[2] = np.nan
+UNSEEN = Y.copy()
+UNSEEN[2] = np.nan
 NO_START = Y.copy()
 NO_START[3, 0, 1] = np.nan
 ENDLESS = Y.copy()
@@ -245,34 +245,34 @@ ENDLESS[0, 0, 0] = np.inf
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "word"),
     [
-        ((Y, T[::-1]), "falls at .* sort each trajectory by time"),
-        ((Y, [0, 0.25, 0.25, 0.75, 1]), "the time 0.25 twice in trajectory 0"),
-        ((Y[:, :1], T[:1]), "every observation is at the initial time"),
-        ((Y[:1], T), "one trajectory, which shows no spread"),
-        ((Y[0], T), r"t has shape \(5,\) and Y \(5, 2\)"),
-        ((Y, T[:3]), r"t has shape \(3,\) and Y \(8, 5, 2\)"),
-        ((Y[..., None], T), "expected .trajectories, times, states"),
-        ((GAP, T), "trajectory 2 has no complete observation"),
-        ((NO_START, T), "trajectory 3 has no complete observation at the initial time 0.*give y0"),
-        ((ENDLESS, T), "infinite values; write NaN"),
-        (("abc", T), "Y is str, not an array of numbers"),
-        ((np.empty((0, 5, 2)), T), "Y is empty"),
-        ((Y, T, np.ones((3, 2))), r"y0 has shape \(3, 2\); expected \(8, states\)"),
-        ((Y, T, np.ones(2), 0.5), "t0=0.5 is later than the first observation"),
-        ((Y, T + np.arange(8)[:, None]), "begin at different times .0 to 7."),
-        (([Y[0], Y[1, :3]], T), "give t as a list"),
-        (([Y[0], Y[1, :3, :1]], [T, T[:3]]), "states of shapes"),
-        (([Y[0], Y[1, :3]], [T, T]), "trajectory 1 has 3 observations and times of shape"),
+        ((Y, T[::-1]), "sort"),
+        ((Y, [0, 0.25, 0.25, 0.75, 1]), "twice"),
+        ((Y[:, :1], T[:1]), "initial"),
+        ((Y[:1], T), "spread"),
+        ((Y[0], T), "shape"),
+        ((Y, T[:3]), "shape"),
+        ((Y[..., None], T), "shape"),
+        ((UNSEEN, T), "trajectory 2"),
+        ((NO_START, T), "trajectory 3"),
+        ((ENDLESS, T), "infinite"),
+        (("abc", T), "str"),
+        ((np.empty((0, 5, 2)), T), "empty"),
+        ((Y, T, np.ones((3, 2))), "y0"),
+        ((Y, T, np.ones(2), 0.5), "t0"),
+        ((Y, T + np.arange(8)[:, None]), "begin"),
+        (([Y[0], Y[1, :3]], T), "list"),
+        (([Y[0], Y[1, :3, :1]], [T, T[:3]]), "shapes"),
+        (([Y[0], Y[1, :3]], [T, T]), "trajectory 1"),
         (
             (Y, np.where(np.arange(40).reshape(8, 5) == 7, np.nan, np.tile(T, (8, 1)))),
-            "t has NaN where trajectory 1",
+            "NaN",
         ),
     ],
 )
-def test_bad_trajectories(arguments, words):
-    with pytest.raises(ValueError, match=words):
+def test_bad_trajectories(arguments, word):
+    with pytest.raises(ValueError, match=word):
         Trajectories.of(*arguments)
 
 
@@ -280,7 +280,5 @@ def test_snapshots_cannot_be_linked():
     Y = np.ones((4, 2, 1))
     Y[:, 1] = np.nan
     data = Trajectories.of(np.arange(4.0)[:, None, None] + np.zeros((4, 1, 1)), np.ones((4, 1)), 0.0, 0.0)
-    with pytest.raises(
-        ValueError, match="no trajectory has two observations; fit such snapshots with linked=False"
-    ):
+    with pytest.raises(ValueError, match="linked"):
         data.pairs()

@@ -140,7 +140,7 @@ class TestThreshold:
     @pytest.mark.parametrize(("n", "coverage", "enough"), [(8, 0.9, 9), (98, 0.99, 99), (3, 0.8, 4)])
     def test_too_few_rows(self, n, coverage, enough):
         scores = np.arange(1.0, n + 1)
-        with pytest.warns(UserWarning, match=f"{n} calibration rows cannot .* {enough} rows are enough"):
+        with pytest.warns(UserWarning, match=f"{n} calibration rows .* {enough} rows"):
             assert threshold(scores, coverage) == n
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -189,7 +189,7 @@ class TestJoint:
     def test_the_rows_it_asks_for_are_enough(self, d, coverage):
         rng = np.random.default_rng(3)
         enough = int(np.ceil((d + 1 + coverage) / (1 - coverage)))
-        with pytest.warns(UserWarning, match=f"2 calibration rows .*; {enough} rows are enough") as told:
+        with pytest.warns(UserWarning, match=f"2 calibration rows .* {enough} rows") as told:
             joint_threshold(rng.random((2, d)), coverage)
         assert len(told) == 1
         with warnings.catch_warnings():
@@ -227,21 +227,21 @@ class TestCalibration:
     @pytest.mark.parametrize(
         ("call", "words"),
         [
-            (lambda: Calibration(np.zeros(3), "split"), "expected \\(rows, outputs\\)"),
-            (lambda: Calibration(np.zeros((3, 1)), "whole"), "kind='whole' is not known"),
-            (lambda: Calibration(-np.ones((3, 1)), "split"), "negative value"),
+            (lambda: Calibration(np.zeros(3), "split"), "shape"),
+            (lambda: Calibration(np.zeros((3, 1)), "whole"), "kind"),
+            (lambda: Calibration(-np.ones((3, 1)), "split"), "negative"),
             (lambda: Calibration(np.full((3, 1), np.inf), "split"), "infinite"),
-            (lambda: threshold([0.1, 0.2], 1.0), "coverage=1.0 must be a probability"),
-            (lambda: threshold(np.zeros((2, 2, 2)), 0.5), "expected \\(n,\\), or \\(n, d\\)"),
-            (lambda: threshold([], 0.5), "scores is empty"),
-            (lambda: central_scores([1.0, 2.0], np.zeros((5, 3))), r"so \(S, 2\) is expected"),
+            (lambda: threshold([0.1, 0.2], 1.0), "coverage"),
+            (lambda: threshold(np.zeros((2, 2, 2)), 0.5), "shape"),
+            (lambda: threshold([], 0.5), "empty"),
+            (lambda: central_scores([1.0, 2.0], np.zeros((5, 3))), r"\(S, 2\)"),
             (lambda: central_scores([1.0], np.zeros((1, 1))), "at least 2"),
-            (lambda: central_scores([np.nan], np.zeros((2, 1))), "NaN or infinite"),
-            (lambda: central_interval(np.zeros(5), 0.5), "expected \\(S, N\\)"),
+            (lambda: central_scores([np.nan], np.zeros((2, 1))), "NaN"),
+            (lambda: central_interval(np.zeros(5), 0.5), "shape"),
             (lambda: central_interval(np.zeros((5, 1)), -0.1), "not >= 0"),
             (lambda: central_interval(np.zeros((5, 1)), np.nan), "not >= 0"),
-            (lambda: joint_level(np.zeros((5, 2)), 0.9), "with the outputs last"),
-            (lambda: joint_threshold(np.zeros((30, 2)), "0.9"), "must be a probability"),
+            (lambda: joint_level(np.zeros((5, 2)), 0.9), "outputs"),
+            (lambda: joint_threshold(np.zeros((30, 2)), "0.9"), "probability"),
         ],
     )
     def test_bad_input(self, call, words):

@@ -115,7 +115,7 @@ def test_copies_within_the_training_rows_do_not_hide_that_all_were_seen():
 
 
 def test_more_distinct_rows_than_rows_are_refused():
-    with pytest.raises(ValueError, match="n_rows=1"):
+    with pytest.raises(ValueError, match="n_rows"):
         SeenRows(np.array([1, 2]), 2, 1)
 
 
@@ -128,7 +128,7 @@ def test_more_distinct_rows_than_rows_are_refused():
         (np.array([1.0, 2.0]), 2, "int64"),
         (np.empty(0, np.int64), 0, "non-empty"),
         (np.array([[1, 2]]), 2, "shape"),
-        (np.array([1, 2]), 1, "n_distinct=1"),
+        (np.array([1, 2]), 1, "n_distinct"),
     ],
 )
 def test_a_forged_sketch_is_refused(codes, n, message):
@@ -138,9 +138,9 @@ def test_a_forged_sketch_is_refused(codes, n, message):
 
 def test_bad_rows():
     x, y = rows(5)
-    with pytest.raises(ValueError, match="they must be pairs"):
+    with pytest.raises(ValueError, match="pairs"):
         SeenRows.of(x, y[:4])
-    with pytest.raises(ValueError, match="size=0"):
+    with pytest.raises(ValueError, match="size"):
         SeenRows.of(x, y, size=0)
     with pytest.raises(ValueError, match="NaN"):
         SeenRows.of(np.full((5, 3), np.nan), y)

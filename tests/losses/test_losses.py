@@ -267,20 +267,20 @@ def test_counterexample_for_two_outputs_and_its_cure():
 def test_debiased_drops_singletons_and_says_so():
     x = np.array([0.0, 0.1, 5.0, 9.0, 9.1])
     y, yhat = torch.arange(5.0), torch.zeros(2, 5)
-    with pytest.warns(UserWarning, match=r"1 of 5 balls hold one row.*left out"):
+    with pytest.warns(UserWarning, match="1 of 5"):
         objective = Objective(y, Neighborhoods.within(x, 0.2), SquaredW2(debiased=True))
     kept = Objective(y, Neighborhoods.within(x, 0.2, min_size=2), SquaredW2(debiased=True))
     assert objective(yhat) == kept(yhat)
-    with pytest.raises(ValueError, match="no ball has 2 rows"):
+    with pytest.raises(ValueError, match="2 rows"):
         Objective(y, Neighborhoods.singletons(5), SquaredW2(debiased=True))
 
 
 def test_lazy_graphs_lose_their_singletons_before_any_block():
     x = np.array([0, 0.1, 5, 7, 9.0, 9.1])
     y, yhat = torch.arange(6.0), torch.zeros(2, 6)
-    with pytest.warns(UserWarning, match="2 of 6 balls hold one row"):
+    with pytest.warns(UserWarning, match="2 of 6"):
         lazy = Objective(y, LazyNeighborhoods.within(x, 0.2), SquaredW2(debiased=True))
-    with pytest.warns(UserWarning, match="2 of 6 balls hold one row"):
+    with pytest.warns(UserWarning, match="2 of 6"):
         full = Objective(y, Neighborhoods.within(x, 0.2), SquaredW2(debiased=True))
     assert lazy.hoods.n_balls == 4
     total = 0.0
@@ -350,36 +350,36 @@ def test_local_w2_takes_arrays_lists_tensors_and_frames():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: local_w2([0.0, 1.0], [0.0], [0.0], 1), "x has 2 rows and y has 1"),
+        (lambda: local_w2([0.0, 1.0], [0.0], [0.0], 1), "2 rows.*1"),
         (lambda: local_w2([0.0, 1.0], [0.0, 1.0], [0.0], 1), "yhat is"),
         (lambda: local_w2([0.0, 1.0], [0.0, np.nan], [0.0, 1.0], 1), "y has 1 NaN"),
-        (lambda: local_w2([0.0, 1.0], [0.0, 1.0], [0.0, np.inf], 1), "yhat has 1 NaN or infinite"),
+        (lambda: local_w2([0.0, 1.0], [0.0, 1.0], [0.0, np.inf], 1), "yhat has 1 NaN"),
         (lambda: local_w2(["a", "b"], [0.0, 1.0], [0.0, 1.0], 1), "x holds text"),
         (lambda: local_w2([0.0, 1.0], ["a", "b"], [0.0, 1.0], 1), "y holds text"),
         (lambda: local_w2([], [], [], 1), "empty"),
         (lambda: local_w2([0.0, 1.0], [0.0, 1.0], [0.0, 1.0], -1), "delta=-1"),
         (lambda: local_w2([0.0, 1.0], [0.0, 1.0], [0.0, 1.0], math.nan), "delta=nan"),
-        (lambda: Objective(torch.zeros(3), Neighborhoods.whole(3), "w2"), "is not one"),
+        (lambda: Objective(torch.zeros(3), Neighborhoods.whole(3), "w2"), "discrepancy"),
         (lambda: Objective(torch.zeros(1, 1, 1, 1), Neighborhoods.whole(1)), "expected"),
-        (lambda: Objective(torch.zeros(3), Neighborhoods.whole(4)), "3 rows and the neighbourhoods 4"),
+        (lambda: Objective(torch.zeros(3), Neighborhoods.whole(4)), "3 rows.*4"),
         (
             lambda: Objective(torch.zeros(3), Neighborhoods.whole(3), center=torch.zeros(2)),
             "center has shape",
         ),
-        (lambda: Objective(torch.zeros(3), Neighborhoods.whole(3), scale=torch.zeros(3)), "values > 0"),
-        (lambda: Objective(torch.zeros(3), Neighborhoods.whole(3), scale=torch.ones(2)), "scale has shape"),
+        (lambda: Objective(torch.zeros(3), Neighborhoods.whole(3), scale=torch.zeros(3)), "> 0"),
+        (lambda: Objective(torch.zeros(3), Neighborhoods.whole(3), scale=torch.ones(2)), "scale"),
         (
             lambda: Objective(torch.zeros(3), Neighborhoods.whole(3))(torch.zeros(3, 1)),
             r"yhat is a tensor \(3, 1\)",
         ),
-        (lambda: Objective(torch.zeros(3), Neighborhoods.whole(3))(torch.zeros(0, 3)), "independent draws"),
+        (lambda: Objective(torch.zeros(3), Neighborhoods.whole(3))(torch.zeros(0, 3)), "draws"),
         (lambda: Objective(torch.zeros(3), Neighborhoods.whole(3))([0.0, 0.0, 0.0]), "yhat is list"),
         (lambda: Objective(torch.zeros(3), Neighborhoods.whole(3))(torch.zeros(3).double()), "convert one"),
-        (lambda: local_w2(3.0, [1.0], [1.0], 1), "x=3.0 is not an array of rows"),
-        (lambda: local_w2(None, [1.0], [1.0], 1), "x=None is not"),
-        (lambda: local_w2([3.0], 1.0, 1.0, 1), "y=1.0 is not"),
+        (lambda: local_w2(3.0, [1.0], [1.0], 1), "x=3.0"),
+        (lambda: local_w2(None, [1.0], [1.0], 1), "x=None"),
+        (lambda: local_w2([3.0], 1.0, 1.0, 1), "y=1.0"),
         (lambda: Objective(torch.zeros(3), None), "hoods is NoneType"),
-        (lambda: Objective(torch.zeros(3), Neighborhoods.whole(3), 0), "is not one"),
+        (lambda: Objective(torch.zeros(3), Neighborhoods.whole(3), 0), "discrepancy"),
         (
             lambda: Objective(torch.zeros(3, requires_grad=True), Neighborhoods.whole(3)),
             "y requires a gradient",

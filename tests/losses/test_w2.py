@@ -201,14 +201,14 @@ def test_large_float32_balls_keep_their_digits():
     [
         (torch.zeros(3, 1), torch.zeros(4, 1), "both must be"),
         (torch.zeros(3), torch.zeros(3), "both must be"),
-        (torch.zeros(4, 1), torch.zeros(4, 1), "4 rows and the neighbourhoods 3"),
+        (torch.zeros(4, 1), torch.zeros(4, 1), "4 rows.*3"),
         (torch.zeros(3, 1), torch.zeros(3, 1).double(), "convert one"),
         (torch.full((3, 1), torch.nan), torch.zeros(3, 1), "y has 3 NaN"),
-        (torch.zeros(3, 1), torch.full((3, 1), torch.inf), "yhat has 3 NaN or infinite"),
+        (torch.zeros(3, 1), torch.full((3, 1), torch.inf), "yhat has 3 NaN"),
         (torch.zeros(3, 1).half(), torch.zeros(3, 1).half(), "float16"),
         (torch.zeros(0, 1), torch.zeros(0, 1), "empty"),
         (np.zeros((3, 1)), torch.zeros(3, 1), "y is ndarray"),
-        (1e200 * torch.eye(3, 2).double(), torch.zeros(3, 2).double(), "beyond 1e150"),
+        (1e200 * torch.eye(3, 2).double(), torch.zeros(3, 2).double(), "1e150"),
     ],
 )
 def test_bad_outputs_say_what_is_wrong(y, yhat, message):

@@ -188,7 +188,7 @@ class TestRandomMap:
 
     def test_bad_arguments_are_named(self, build):
         model = build()
-        with pytest.raises(ValueError, match=r"x is a tensor of shape \(3,\); expected .* x\[:, None\]"):
+        with pytest.raises(ValueError, match=r"\(3,\).*x\[:, None\]"):
             model.sample(X[:, 0], 2)
         with pytest.raises(ValueError, match="x is ndarray"):
             model.sample(X.numpy(), 2)
@@ -485,14 +485,14 @@ def test_the_start_comes_from_the_generator_alone():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"n_inputs": 0}, "n_inputs=0 must be >= 1"),
-        ({"n_outputs": 0}, "n_outputs=0 must be >= 1"),
-        ({"width": 0}, "width=0 must be >= 1"),
-        ({"width": 2.5}, "width=2.5 is not a whole number"),
-        ({"depth": 0}, "depth=0 must be >= 1"),
-        ({"activation": "cube"}, "activation='cube' is not known; choose one of relu, tanh"),
-        ({"initial_std": 0.0}, "initial_std=0.0 must be a positive number"),
-        ({"initial_std": math.nan}, "initial_std=nan must be"),
+        ({"n_inputs": 0}, "n_inputs=0"),
+        ({"n_outputs": 0}, "n_outputs=0"),
+        ({"width": 0}, "width=0"),
+        ({"width": 2.5}, "width=2.5"),
+        ({"depth": 0}, "depth=0"),
+        ({"activation": "cube"}, "activation='cube'.*relu, tanh"),
+        ({"initial_std": 0.0}, "initial_std=0.0"),
+        ({"initial_std": math.nan}, "initial_std=nan"),
     ],
 )
 def test_bad_settings_are_named(options, message):
@@ -507,15 +507,15 @@ def test_bad_settings_are_named(options, message):
 def test_inputs_and_omegas_that_do_not_fit_are_named(build):
     model = build()
     for way in (model, model.sample, model.sample_common):
-        with pytest.raises(ValueError, match=r"x has 3 column\(s\) and the model 2 input\(s\)"):
+        with pytest.raises(ValueError, match=r"3 column.*2 input"):
             way(torch.zeros(4, 3))
-        with pytest.raises(ValueError, match=r"x is torch.float64 and the model torch.float32; .*x\.to\("):
+        with pytest.raises(ValueError, match=r"float64 .*float32.*x\.to\("):
             way(X.double())
-    with pytest.raises(ValueError, match=r"omega.*use model.draw\(3\)"):
+    with pytest.raises(ValueError, match=r"omega.*draw\(3\)"):
         model(X, model.draw(4))
-    with pytest.raises(ValueError, match=r"omega.*use model.draw\(3\)"):
+    with pytest.raises(ValueError, match=r"omega.*draw\(3\)"):
         model(X, model.draw(3)[0])
-    with pytest.raises(ValueError, match="n=-1 must be >= 0"):
+    with pytest.raises(ValueError, match="n=-1"):
         model.draw(-1)
 
 
@@ -556,7 +556,7 @@ def test_an_omega_without_rows_is_named():
         def forward(self, x, omega=None, generator=None):
             return x
 
-    with pytest.raises(ValueError, match=r"draw gives str, .*override sample_common"):
+    with pytest.raises(ValueError, match=r"str.*sample_common"):
         Odd().sample_common(torch.zeros(2, 1), 3)
 
 

@@ -79,10 +79,10 @@ class TestLaws:
     @pytest.mark.parametrize(
         ("parameters", "words"),
         [
-            ({}, "names no parameters"),
-            (3, "names no parameters"),
-            ({"a b": 1.0}, "must be a name"),
-            ({"a": "cauchy"}, "is not a law; give one of normal"),
+            ({}, "no parameters"),
+            (3, "no parameters"),
+            ({"a b": 1.0}, "identifier"),
+            ({"a": "cauchy"}, "not a law.*normal"),
             ({"a": None}, "is not a law"),
         ],
     )
@@ -93,9 +93,9 @@ class TestLaws:
     @pytest.mark.parametrize(
         ("make", "words"),
         [
-            (lambda: Normal(1.0, 0.0), "std=0.0 must be > 0"),
+            (lambda: Normal(1.0, 0.0), "std=0.0"),
             (lambda: Normal(float("nan")), "not a finite number"),
-            (lambda: LogNormal(-1.0), "mean=-1.0 must be > 0"),
+            (lambda: LogNormal(-1.0), "mean=-1.0"),
             (lambda: Shared("x"), "not a finite number"),
         ],
     )
@@ -160,11 +160,11 @@ class TestFields:
     @pytest.mark.parametrize(
         ("function", "laws", "words"),
         [
-            (lambda y: y, {"k": Normal()}, "must take time and state first"),
-            (lambda t, y, a, b: y, {"k": Normal()}, "takes a, b after .* parameters are k"),
-            (lambda t, y, k, b: y, {"k": Normal()}, "takes k, b after"),
-            (lambda t, y, **p: y, {"t": Normal()}, "'t' has the name of the field's time or state"),
-            (positional_only, {"k": Normal()}, "by position only"),
+            (lambda y: y, {"k": Normal()}, "time and state"),
+            (lambda t, y, a, b: y, {"k": Normal()}, "a, b .*k"),
+            (lambda t, y, k, b: y, {"k": Normal()}, "k, b"),
+            (lambda t, y, **p: y, {"t": Normal()}, "'t' .*rename"),
+            (positional_only, {"k": Normal()}, "position"),
         ],
     )
     def test_signatures_that_do_not_fit(self, function, laws, words):
@@ -174,7 +174,7 @@ class TestFields:
     @pytest.mark.parametrize("result", [lambda y: y.sum(), lambda y: [y[0]], lambda y: 3.0])
     def test_wrong_shapes(self, result):
         field = FunctionField(lambda t, y, k: result(y), {"k": Normal()})
-        with pytest.raises(ValueError, match="one slope for each state"):
+        with pytest.raises(ValueError, match="slope"):
             field.bind(field.draw(2))(torch.tensor(0.0), torch.ones(2, 2))
 
 
@@ -207,7 +207,7 @@ class TestRandomODE:
 
     def test_a_field_that_is_not_finite_is_said_to_be(self):
         field = FunctionField(lambda t, y, k: k * torch.log(y - 2), {"k": Shared(1.0)}).double()
-        with pytest.raises(SolverError, match=r"t = 0 .*the field gives values that are not finite"):
+        with pytest.raises(SolverError, match=r"t = 0 .*not finite"):
             RandomODE(field, torch.tensor([0.0, 1.0]))(torch.ones(1, 1).double())
 
     def test_gradients_agree_with_finite_differences(self):
@@ -261,13 +261,13 @@ class TestRandomODE:
     @pytest.mark.parametrize(
         ("settings", "words"),
         [
-            ({"times": torch.tensor([1.0, 0.0])}, "must rise"),
-            ({"times": torch.tensor([0.0, 0.0])}, "must rise"),
+            ({"times": torch.tensor([1.0, 0.0])}, "increasing"),
+            ({"times": torch.tensor([0.0, 0.0])}, "increasing"),
             ({"times": torch.tensor([0.0, float("nan")])}, "finite times"),
             ({"times": torch.ones(2, 2)}, "finite times"),
-            ({"method": "magic"}, "method='magic' is not known"),
-            ({"rtol": 0.0}, "rtol=0.0 must be a positive"),
-            ({"max_evaluations": 0}, "max_evaluations=0 must be >= 1"),
+            ({"method": "magic"}, "method='magic'"),
+            ({"rtol": 0.0}, "rtol=0.0"),
+            ({"max_evaluations": 0}, "max_evaluations=0"),
         ],
     )
     def test_bad_settings(self, settings, words):

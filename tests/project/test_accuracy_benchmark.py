@@ -11,12 +11,13 @@ from scipy import stats
 
 import baselines
 import campaign
-import comparing
-import ledger
+import comparison
+import measurement
 import methods
 import ours
-import scoring
 import table
+from environments import find_python
+from ledger import Stamp, trace
 from localw2.metrics import gaussian_crps
 from uci import Split, standard_split
 
@@ -41,12 +42,16 @@ def write_table(folder, rows, columns=3):
     return folder
 
 
-def record(method, split, crps, code="new", name="made", **values):
+def measure(method, data, split, limit):
+    return measurement.measure(method.factory, find_python(method.environment), data, split, limit)
+
+
+def record(method, split, crps, name="made", **values):
     scores = {"crps": crps, "coverage": 0.9, "width": 2.0, "rmse": 1.0}
-    seconds = {"fit_seconds": 1.0, "draw_seconds": 0.1, "draw_seconds_1000_rows": 0.5, "extrapolated": False}
+    seconds = {"fit_seconds": 1.0, "draw_seconds": 0.1, "draw_seconds_1000_rows": 0.5}
     size = {"rows": 90, "test_rows": 10, "columns": 3}
-    key = {"set": name, "split": split, "method": method, "code": code}
-    return key | {"status": "done"} | size | scores | seconds | values
+    settings = {"set": name, "split": split, "method": method}
+    return settings | {"status": "done"} | size | scores | seconds | values
 
 
 class TestScores:
@@ -54,7 +59,10 @@ class TestScores:
         rng = np.random.default_rng(0)
         y, mean, std = rng.normal(size=400), rng.normal(size=400), rng.uniform(0.5, 2, 400)
         exact = gaussian_crps(y, mean, std)
-        repeats = [scoring.scores(y, baselines.gaussian(mean, std, 1000, seed))["crps"] for seed in range(20)]
+        repeats = [
+            measurement.score_draws(y, baselines.draw_gaussian(mean, std, 1000, seed))["crps"]
+            for seed in range(20)
+        ]
         error = np.std(repeats, ddof=1) / 20**0.5
         assert abs(np.mean(repeats) - exact.mean()) < 4.5 * error
         assert np.std(repeats) < 0.01 * exact.mean()  # the noise of 1000 draws is far below what is compared
@@ -62,7 +70,7 @@ class TestScores:
     def test_interval_and_rmse_are_those_of_the_law(self):
         rng = np.random.default_rng(1)
         y = rng.normal(size=1500)
-        values = scoring.scores(y, rng.normal(size=(1000, 1500)))
+        values = measurement.score_draws(y, rng.normal(size=(1000, 1500)))
         assert values["width"] == pytest.approx(2 * stats.norm.ppf(0.95), rel=0.01)
         assert values["coverage"] == pytest.approx(0.9, abs=4.5 * (0.09 / 1500) ** 0.5)
         assert values["rmse"] == pytest.approx(np.sqrt((y**2).mean()), rel=0.01)
@@ -72,14 +80,14 @@ class TestMethods:
     def test_every_factory_exists_and_names_differ(self):
         for method in methods.METHODS:
             module, name = method.factory.split(":")
-            text = (ledger.HERE / f"{module}.py").read_text()
+            text = (campaign.HERE / f"{module}.py").read_text()
             assert re.search(rf"^def {name}\(seed: int\) -> Fit:", text, re.MULTILINE)
         assert len(methods.BY_NAME) == len(methods.METHODS)
         assert {method.group for method in methods.METHODS} == {"ours", "ablation", "peer", "baseline"}
 
     def test_an_unknown_name_is_refused(self):
-        with pytest.raises(ValueError, match="forest: no such method"):
-            methods.chosen(["forest", "ours"])
+        with pytest.raises(ValueError, match="forest"):
+            methods.choose_methods(["forest", "ours"])
 
     @pytest.mark.parametrize("name", ["climatology", "boosting", "conformal", "gaussian_process"])
     def test_baselines_draw_what_they_should(self, line, name):
@@ -87,7 +95,7 @@ class TestMethods:
         draws = draw(line.x_test, 400, 1)
         assert draws.shape == (400, 300)
         assert not np.array_equal(draws, draw(line.x_test, 400, 2))
-        values = scoring.scores(line.y_test, draws)
+        values = measurement.score_draws(line.y_test, draws)
         # The best law has CRPS .5 / sqrt(pi); climatology that of the spread of y.
         best = (np.std(line.y) if name == "climatology" else 0.5) / math.pi**0.5
         assert 0.9 * best < values["crps"] < 1.35 * best
@@ -104,7 +112,7 @@ class TestMethods:
         for seed in range(6):
             x, y = rng.normal(size=(500, 1)), rng.standard_t(3, size=500)
             draws = baselines.conformal(seed)(x[:300], y[:300])(x[300:], 2000, seed)
-            found.append(scoring.scores(y[300:], draws)["coverage"])
+            found.append(measurement.score_draws(y[300:], draws)["coverage"])
         spread = (0.09 / 60 + 0.09 / 200) ** 0.5 / 6**0.5
         assert np.mean(found) == pytest.approx(0.9, abs=4 * spread + 1 / 61)
 
@@ -117,7 +125,7 @@ class TestMethods:
     @pytest.mark.slow
     @pytest.mark.parametrize("method", methods.METHODS, ids=lambda method: method.name)
     def test_every_method_beats_climatology_on_a_line(self, line, method):
-        values = scoring.measure(method, line, 0, 600)
+        values = measure(method, line, 0, 600)
         assert values["status"] == "done", values
         if method.name != "climatology":
             # The CRPS of a Gaussian climatology; NGBoost overfits so few rows, and is 7 % below it only.
@@ -126,28 +134,29 @@ class TestMethods:
 
 class TestRunner:
     def test_scores_and_seconds_of_a_process(self, line):
-        values = scoring.measure(methods.BY_NAME["climatology"], line, 3, 600)
+        values = measure(methods.BY_NAME["climatology"], line, 3, 600)
         assert values["status"] == "done"
-        draws = baselines.climatology(3)(line.x, line.y)(line.x_test, scoring.DRAWS, 3)
-        assert values.items() >= scoring.scores(line.y_test, draws).items()
+        draws = baselines.climatology(3)(line.x, line.y)(line.x_test, measurement.DRAWS, 3)
+        assert values.items() >= measurement.score_draws(line.y_test, draws).items()
         assert values["fit_seconds"] >= 0
         assert values["draw_seconds_1000_rows"] > 0
         assert (values["rows"], values["test_rows"], values["columns"]) == (200, 300, 2)
 
     def test_too_slow_is_recorded(self, line):
-        values = scoring.measure(methods.BY_NAME["boosting, Gaussian"], line, 0, 0.05)
+        values = measure(methods.BY_NAME["boosting, Gaussian"], line, 0, 0.05)
         assert (values["status"], values["stage"], values["limit"]) == ("too slow", "fit", 0.05)
 
     def test_failure_is_recorded_with_its_reason(self, line):
         holes = Split(np.full_like(line.x, np.nan), line.y, line.x_test, line.y_test)
-        values = scoring.measure(methods.BY_NAME["Gaussian process"], holes, 0, 600)
+        values = measure(methods.BY_NAME["Gaussian process"], holes, 0, 600)
         assert values["status"] == "failed"
         assert "exit status 1" in values["error"]
 
 
 def run(folder, out, names=("climatology",), splits=2, limit=600.0):
-    chosen = tuple(methods.chosen(list(names)))
-    return campaign.Campaign(folder, ("made",), splits, chosen, 1, limit, out).run()
+    chosen = tuple(methods.choose_methods(list(names)))
+    campaign.Campaign(folder, ("made",), splits, chosen, 1, limit, out).run()
+    return {(r["set"], r["split"], r["method"]): r for r in table.read_records(out)}
 
 
 class TestResuming:
@@ -157,14 +166,18 @@ class TestResuming:
     def calls(self, monkeypatch):
         made = []
 
-        def measure(method, data, split, limit):
+        def measure(factory, python, data, split, limit):
+            (method,) = (method for method in methods.METHODS if method.factory == factory)
             made.append((method.name, split))
             values = record(method.name, split, 1.0 + split)
-            return {k: v for k, v in values.items() if k not in ("set", "split", "method", "code")} | answers
+            return {k: v for k, v in values.items() if k not in ("set", "split", "method")} | answers
 
         answers = {}
         monkeypatch.setattr(campaign, "measure", measure)
-        monkeypatch.setattr(ledger, "code_of", lambda method: codes.get(method.name, "new"))
+        monkeypatch.setattr(campaign, "find_python", lambda environment: "python")
+        monkeypatch.setattr(
+            campaign, "stamp_method", lambda method: Stamp(codes.get(method.name, "new"), {"numpy": "1"})
+        )
         codes = {}
         return made, answers, codes
 
@@ -175,7 +188,6 @@ class TestResuming:
         found = run(data, tmp_path / "out", ["climatology", "boosting, Gaussian"], splits=3)
         later = [("boosting, Gaussian", split) for split in (0, 1, 2)] + [("climatology", 2)]
         assert sorted(calls[0][2:]) == later
-        assert found == ledger.read(tmp_path / "out")
         assert len(found) == 6
 
     def test_changed_code_with_the_same_result_costs_one_split(self, tmp_path, calls):
@@ -185,8 +197,10 @@ class TestResuming:
         calls[2]["climatology"] = "newer"
         found = run(data, tmp_path / "out", splits=3)
         assert len(calls[0]) == 1
-        assert {r["code"] for r in found.values()} == {"newer"}
-        assert list(json.loads((tmp_path / "out" / "made.json").read_text())["made_by"]) == ["newer"]
+        assert [found["made", i, "climatology"]["crps"] for i in range(3)] == [1.0, 2.0, 3.0]
+        content = json.loads((tmp_path / "out" / "made.json").read_text())
+        assert content["stamps"] == {"climatology": "newer"}
+        assert content["versions"] == {"newer": {"numpy": "1"}}
 
     def test_changed_code_with_another_result_costs_all(self, tmp_path, calls):
         data = write_table(tmp_path / "data", 50)
@@ -196,7 +210,43 @@ class TestResuming:
         calls[2]["climatology"] = "newer"
         found = run(data, tmp_path / "out", splits=3)
         assert sorted(calls[0]) == [("climatology", 0), ("climatology", 1), ("climatology", 2)]
-        assert {(r["code"], r["crps"]) for r in found.values()} == {("newer", 7.0)}
+        assert {r["crps"] for r in found.values()} == {7.0}
+        content = json.loads((tmp_path / "out" / "made.json").read_text())
+        assert content["stamps"] == {"climatology": "newer"}
+
+    def test_a_method_that_does_not_repeat_itself_has_a_tolerance(self, tmp_path, calls):
+        data = write_table(tmp_path / "data", 50)
+        tolerant = {method.name for method in methods.METHODS if method.tolerance > 1e-6}
+        assert tolerant == {"ngboost"}
+        for name, computed in (("ngboost", 1), ("climatology", 3)):
+            calls[1]["crps"] = 1.0
+            run(data, tmp_path / "out", [name], splits=3)
+            calls[0].clear()
+            calls[1]["crps"] = 1.007
+            calls[2][name] = "newer"
+            run(data, tmp_path / "out", [name], splits=3)
+            assert len(calls[0]) == computed
+
+    def test_a_check_computes_nothing_else_and_leaves_what_differs(self, tmp_path, calls):
+        data = write_table(tmp_path / "data", 50)
+        calls[1]["crps"] = 1.0
+        run(data, tmp_path / "out", ["climatology", "boosting, Gaussian"], splits=2)
+        before = (tmp_path / "out" / "made.json").read_text()
+        chosen = tuple(methods.choose_methods(["climatology", "boosting, Gaussian"]))
+        checked = campaign.Campaign(data, ("made",), 3, chosen, 1, 600.0, tmp_path / "out")
+        assert checked.check() == []
+        assert (tmp_path / "out" / "made.json").read_text() == before
+        calls[0].clear()
+        calls[2].update({"climatology": "newer", "boosting, Gaussian": "newer"})
+        calls[1]["crps"] = 1.0 + 1e-9
+        assert checked.check() == []
+        assert sorted(name for name, _ in calls[0]) == ["boosting, Gaussian", "climatology"]
+        restamped = (tmp_path / "out" / "made.json").read_text()
+        assert restamped == before.replace('"new"', '"newer"')
+        calls[2]["climatology"] = "newest"
+        calls[1]["crps"] = 1.1
+        assert [r["settings"]["method"] for r in checked.check()] == ["climatology"]
+        assert (tmp_path / "out" / "made.json").read_text() == restamped
 
     def test_too_slow_is_tried_again_with_a_longer_limit_only(self, tmp_path, calls):
         data = write_table(tmp_path / "data", 50)
@@ -209,30 +259,26 @@ class TestResuming:
 
     def test_what_failed_is_tried_again(self, tmp_path, calls):
         data = write_table(tmp_path / "data", 50)
-        calls[1].update(status="failed", error="no words")
+        calls[1].update(status="failed", error="no output")
         run(data, tmp_path / "out", splits=1)
         run(data, tmp_path / "out", splits=1)
         assert len(calls[0]) == 2
 
 
-def test_code_names_follow_what_a_method_rests_on(monkeypatch, tmp_path):
-    names = ("localw2", "base + network, energy score", "climatology")
-    (tmp_path / "cli").mkdir()
-    for file in ("__init__.py", "losses.py", "metrics.py", "cli/options.py"):
-        (tmp_path / file).write_text("")
-    monkeypatch.setattr(ledger.localw2, "__file__", str(tmp_path / "__init__.py"))
+def test_stamps_follow_what_a_method_rests_on(monkeypatch):
+    """Every method by its own function, ours by the package; a peer does not depend on our losses."""
+    monkeypatch.setattr(campaign, "find_versions", lambda environment, packages: dict.fromkeys(packages, "1"))
+    codes = {method.name: campaign.stamp_method(method).code for method in methods.METHODS}
+    assert len(set(codes.values())) == len(methods.METHODS)
 
-    def codes():
-        return [ledger.code_of(methods.BY_NAME[name]) for name in names]
+    def reach(name):
+        module, function = methods.BY_NAME[name].factory.split(":")
+        return trace([(campaign.HERE / f"{module}.py", function)]).modules
 
-    before = codes()
-    assert len(set(before)) == 3
-    (tmp_path / "cli" / "options.py").write_text("a program around the library")
-    assert codes() == before
-    (tmp_path / "losses.py").write_text("another loss")
-    assert [old == new for old, new in zip(before, codes(), strict=True)] == [False, False, True]
-    (tmp_path / "metrics.py").write_text("another score")  # by which all are judged
-    assert not set(before) & set(codes())
+    assert "localw2.losses.w2" in reach("localw2")
+    assert reach("ngboost") == {"peers"}
+    scored = trace([(campaign.HERE / "measurement.py", "measure")]).modules
+    assert scored == {"measurement", "uci", "localw2.metrics", "localw2._validation"}
 
 
 def test_a_table_of_45000_rows_runs(tmp_path):
@@ -253,12 +299,12 @@ def test_every_method_ends_on_45000_rows(tmp_path):
     assert {r["status"] for r in found.values()} == {"done", "too slow"}
 
 
-class TestComparing:
+class TestComparison:
     def test_paired_errors_are_those_of_scipy(self):
         rng = np.random.default_rng(0)
         b = rng.gamma(9, size=20)
         a = 0.9 * b + 0.1 * rng.normal(size=20)
-        found = comparing.versus(dict(enumerate(a)), dict(enumerate(b)))
+        found = comparison.compare_pair(dict(enumerate(a)), dict(enumerate(b)))
         t = stats.ttest_rel(a, b)
         assert found.difference / found.difference_error == pytest.approx(t.statistic)
         assert found.ratio == pytest.approx(a.mean() / b.mean())
@@ -269,16 +315,16 @@ class TestComparing:
         for _ in range(2000):
             b = rng.gamma(9, size=20)
             a = 0.9 * b + rng.normal(size=20)
-            found = comparing.versus(dict(enumerate(a)), dict(enumerate(b)))
+            found = comparison.compare_pair(dict(enumerate(a)), dict(enumerate(b)))
             ratios.append(found.ratio)
             errors.append(found.ratio_error)
         assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(np.std(ratios), rel=0.1)
 
     def test_only_common_splits_count(self):
-        found = comparing.versus({0: 1.0, 5: 100.0}, {0: 2.0, 1: 50.0})
+        found = comparison.compare_pair({0: 1.0, 5: 100.0}, {0: 2.0, 1: 50.0})
         assert (found.splits, found.difference, found.ratio) == (1, -1.0, 0.5)
         assert math.isnan(found.difference_error)
-        assert comparing.versus({0: 1.0}, {1: 1.0}) is None
+        assert comparison.compare_pair({0: 1.0}, {1: 1.0}) is None
 
     def test_the_best_peer_is_none_of_ours_and_has_all_splits(self):
         records = [record("localw2", i, 1.0) for i in range(3)]
@@ -287,7 +333,7 @@ class TestComparing:
         records += [record("engression", i, 4.0) for i in range(3)]
         records += [record("treeffuser", 0, 1.5)]
         records += [record("treeffuser", i, 0.0, status="too slow", stage="draws", limit=9.0) for i in (1, 2)]
-        found = comparing.compare(records, "made")
+        found = comparison.compare(records, "made")
         assert found.best_peer == "ngboost"
         assert found.row("localw2").versus.ratio == 0.5
         assert found.row("treeffuser").means["crps"] == 1.5
@@ -309,42 +355,47 @@ class TestTables:
         return found + [record("treeffuser", i, 0.0, name="a", **slow) for i in (0, 1)]
 
     def test_say_what_the_records_say(self, records):
-        text = table.all_tables(records)
+        text = table.tabulate_all(records)
         assert text.index("### a") < text.index("### b")
-        assert "CRPS .90050 ± .00050 times that of the best peer, ngboost; 90.0 % of outcomes" in text
+        assert "is .90050 ± .00050 times that of the best peer, ngboost; 90.0 % of" in text
         assert "| treeffuser | too slow (draws, over 900 s) on 2 splits | - |" in text
         assert text.count("| best peer | 1 |") == 2
         assert "base only" not in text
-        assert "| base only | 1.205 | +.300 | 1.205 | +.300 |" in table.ablation(records)
+        assert "| base only | 1.205 | +.300 | 1.205 | +.300 |" in table.tabulate_ablation(records)
 
     def test_the_short_one_marks_the_smallest(self, records):
-        lines = table.short(records).splitlines()
+        lines = table.tabulate_short(records).splitlines()
         assert lines[0] == "| mean CRPS | a | b |"
         assert "| localw2 | **.905** | **.905** |" in lines
         assert "| treeffuser | too slow | - |" in lines
 
     def test_are_rectangular(self, records):
-        for make in (table.all_tables, table.ablation, table.short, table.settings):
+        for make in (
+            table.tabulate_all,
+            table.tabulate_ablation,
+            table.tabulate_short,
+            table.tabulate_settings,
+        ):
             for block in re.findall(r"(?:^\|.*\|$\n?)+", make(records), re.MULTILINE):
                 assert len({line.count(" | ") for line in block.splitlines()}) == 1
 
     def test_only_what_is_between_markers_changes(self, records):
         begin, end = "<!-- accuracy:begin short -->", "<!-- accuracy:end short -->"
         page = f"before\n{begin}\nold\n{end}\nafter <!-- other -->\n"
-        once = table.filled(page, table.BLOCKS[table.README], records)
+        once = table.fill_page(page, table.BLOCKS[table.README], records)
         assert once.startswith(f"before\n{begin}\n| mean CRPS |")
         assert once.endswith(f"\n{end}\nafter <!-- other -->\n")
         assert "old" not in once
-        assert table.filled(once, table.BLOCKS[table.README], records) == once
-        with pytest.raises(ValueError, match="the rest of the page would be lost"):
-            table.filled(
+        assert table.fill_page(once, table.BLOCKS[table.README], records) == once
+        with pytest.raises(ValueError, match="accuracy:end short"):
+            table.fill_page(
                 page.replace(end, "<!-- accuracy:end shrot -->"), table.BLOCKS[table.README], records
             )
 
     def test_the_picture_is_drawn(self, records, tmp_path):
-        from picture import dot_plot
+        from picture import draw_dots
 
-        dot_plot([comparing.compare(records, name) for name in ("a", "b")], tmp_path / "accuracy.png")
+        draw_dots([comparison.compare(records, name) for name in ("a", "b")], tmp_path / "accuracy.png")
         assert (tmp_path / "accuracy.png").stat().st_size > 10_000
 
 
@@ -353,5 +404,7 @@ def test_pages_show_the_committed_records(page):
     text = (ROOT / page).read_text()
     markers = [f"<!-- accuracy:{end} {name} -->" for name in table.BLOCKS[page] for end in ("begin", "end")]
     assert all(text.count(marker) == 1 for marker in markers)
-    records = list(ledger.read(ledger.FOLDER).values())
-    assert table.filled(text, table.BLOCKS[page], records) == text, "run python benchmarks/accuracy/table.py"
+    records = table.read_records(table.FOLDER)
+    assert table.fill_page(text, table.BLOCKS[page], records) == text, (
+        "run python benchmarks/accuracy/table.py"
+    )

@@ -1,6 +1,6 @@
-"""The pages hold what they say: every name is there, code runs, links lead somewhere.
+"""The pages keep their promises: every public name is there, code runs, links lead somewhere.
 
-What needs the built pages, or minutes, is marked ``docs`` and run by ``make docs``.
+Tests that need the built pages, or take minutes, are marked ``docs`` and run by ``make docs``.
 """
 
 import doctest
@@ -36,7 +36,7 @@ def test_every_public_name_has_an_entry_in_the_reference():
         re.findall(r"^\.\. auto(?:class|function|exception|data):: (?:localw2\.)?(\w+)$", text, re.M)
     )
     missing = set(localw2.__all__) - listed
-    assert not missing, f"name {sorted(missing)} in a page of docs/reference, as the others are"
+    assert not missing, f"add {sorted(missing)} to a page of docs/reference, like the others"
 
 
 def test_every_python_block_can_be_run():
@@ -101,7 +101,7 @@ class Links(HTMLParser):
 @pytest.fixture(scope="module")
 def built():
     if not (BUILT / "index.html").exists():
-        pytest.fail("build/docs is not there: run `make docs`, which builds the pages and then calls this.")
+        pytest.fail("build/docs is missing: run `make docs`, which builds the pages and then runs this test.")
     pages = [page for page in BUILT.rglob("*.html") if "_static" not in page.parts]
     return {page: Links(page.read_text()) for page in pages}
 
@@ -164,7 +164,7 @@ def test_search_finds_what_people_look_for():
 
 @pytest.mark.docs
 def test_bare_python_blocks_run(monkeypatch):
-    """They start a server; everything up to its waiting for requests is run."""
+    """They start a server; everything runs up to the point where it would wait for requests."""
     uvicorn = pytest.importorskip("uvicorn")
     started = []
     monkeypatch.setattr(uvicorn.Server, "run", lambda self, sockets=None: started.append(self))
@@ -227,7 +227,7 @@ def test_console_blocks_run(page, tmp_path):
     ran = 0
     for command in console_lines(DOCS / page):
         if not ELSEWHERE.match(command):
-            # Few epochs where all that matters are the words on the page.
+            # Few epochs are enough to show that the command on the page works.
             short = re.sub(r"localw2 (ode fit|demo)", r"localw2 \1 --max-epochs 5", command)
             options = {
                 "shell": True,
@@ -250,18 +250,18 @@ def test_console_blocks_are_known():
                 assert ELSEWHERE.match(command), f"{page.name}: {command}"
 
 
-# Page, test file, the list to add to, and which tests then are those of the page's class.
+# Page, test file, the list to add to, and which tests then concern the class of the page.
 CONTRACTS = {
     "add-a-norm.md": ("test_contracts.py", "NORMS = [", "TestNorm and Along"),
     "add-a-discrepancy.md": ("test_contracts.py", "DISCREPANCIES = [", "TestDiscrepancy and MeanOnly"),
-    "add-a-model.md": ("test_models.py", "MODELS = {", "TestRandomMap and gain"),
+    "add-a-model.md": ("models/test_models.py", "MODELS = {", "TestRandomMap and gain"),
 }
 
 
 @pytest.mark.docs
 @pytest.mark.parametrize("page", CONTRACTS)
 def test_the_example_of_a_contributors_page_passes_its_contract(page, tmp_path):
-    """Does what the page tells to do: its class and its line go into the test file, and the test is run."""
+    """Do what the page says: put its class and its line into the test file, and run the test."""
     name, place, contract = CONTRACTS[page]
     text = (DOCS / "contributors" / page).read_text()
     code = "".join(example.source for example in doctest.DocTestParser().get_examples(text))

@@ -12,8 +12,8 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 
 pytestmark = pytest.mark.docs
 
-# Whatever is right of the text's edge, unless it, or what it is in, can be scrolled. Links that show when the
-# mouse is over a title are not there for anyone else.
+# Elements that reach beyond the right edge of the text, unless they, or what contains them, can be scrolled.
+# The links beside headings do not count: they appear only under the mouse.
 OVERFLOWING = """() => {
   const text = document.querySelector('article');
   const edge = text.getBoundingClientRect().right + 1;
@@ -29,7 +29,7 @@ BROKEN = "() => [...document.images].filter(i => i.complete && !i.naturalWidth).
 
 @pytest.fixture(scope="module")
 def browser():
-    if not NEEDED:  # where a browser is demanded, what is missing is an error
+    if not NEEDED:  # where a browser is required, a missing one is an error
         pytest.importorskip("playwright")
         if CHROMIUM is None:
             pytest.skip("no Chromium is installed: apt-get install chromium")

@@ -2,7 +2,6 @@
 
 import json
 import math
-import sys
 import time
 from pathlib import Path
 
@@ -10,16 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "paper"))
-
 import architecture
-import drawing
-import fit_linear
-import fit_nonlinear
 import harder
 import linear
+import linear_fit
 import nonlinear
-import printed
+import nonlinear_fit
+import panels
+import publication
 import records
 from localw2.datasets import Linear, Nonlinear
 
@@ -45,29 +42,29 @@ def fake(cell):
 @pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
 class TestCells:
     def test_are_plain_and_distinct(self, script, quick, tmp_path):
-        cells = script.cells(options(tmp_path, quick))
+        cells = script.list_cells(options(tmp_path, quick))
         texts = [json.dumps(cell, sort_keys=True, allow_nan=False) for cell in cells]
         assert [json.loads(text) for text in texts] == cells
         assert len(set(texts)) == len(texts)
 
     def test_more_repeats_keep_the_cells_of_fewer(self, script, quick, tmp_path):
-        one, two = (script.cells(options(tmp_path, quick, repeats)) for repeats in (1, 2))
+        one, two = (script.list_cells(options(tmp_path, quick, repeats)) for repeats in (1, 2))
         assert all(cell in two for cell in one)
-        assert {cell["seed"] for cell in two} == {printed.FIRST_SEED, printed.FIRST_SEED + 1}
+        assert {cell["seed"] for cell in two} == {publication.FIRST_SEED, publication.FIRST_SEED + 1}
 
 
 def test_the_full_cells_have_the_papers_settings(tmp_path):
-    full = options(tmp_path, quick=False, repeats=printed.REPEATS)
-    drawn = [cell for cell in nonlinear.cells(full) if cell["method"] == "local W2"]
+    full = options(tmp_path, quick=False, repeats=publication.REPEATS)
+    drawn = [cell for cell in nonlinear.list_cells(full) if cell["method"] == "local W2"]
     assert len(drawn) == 5
     for cell in drawn:
         assert cell["rows"] == 2000
         wanted = {"delta": 0.025, "max_epochs": 1000, "learning_rate": 0.025, "depth": 4, "width": 50}
         assert wanted.items() <= cell["parameters"].items()
-    found = [cell for cell in architecture.cells(full) if cell["method"] == "printed"]
+    found = [cell for cell in architecture.list_cells(full) if cell["method"] == "printed"]
     assert len(found) == 55
     assert {(cell["rows"], cell["parameters"]["delta"]) for cell in found} == {(1000, 0.1)}
-    trained = [cell["training"] for cell in linear.cells(full) if cell["method"] == "printed"]
+    trained = [cell["training"] for cell in linear.list_cells(full) if cell["method"] == "printed"]
     assert all(t == {"max_epochs": 1000, "learning_rate": 0.02, "weight_decay": 0.005} for t in trained)
 
 
@@ -166,7 +163,7 @@ class TestRecords:
         assert new[1] == old[1] | {
             "seconds": 1.0
         }  # checked: the same, with the seconds that it took at first
-        assert json.loads(path.read_text())["code"] != content["code"]
+        assert json.loads(path.read_text())["stamps"] != content["stamps"]
         assert run() == new
         assert seen == []
 
@@ -209,7 +206,7 @@ class TestRecords:
 @pytest.mark.parametrize(("name", "script"), SCRIPTS.items(), ids=SCRIPTS)
 def test_pictures_and_tables_come_from_records_alone(name, script, tmp_path):
     chosen = options(tmp_path)
-    records.compute(name, script.cells(chosen), fake, chosen, Path(__file__))
+    records.compute(name, script.list_cells(chosen), fake, chosen, Path(__file__))
     script.draw(chosen)
     pictures = sorted(chosen.figures.glob("*.png"))
     assert pictures
@@ -226,7 +223,7 @@ def test_a_failed_fit_is_told_and_left_out(tmp_path):
         broken = cell["method"] == "global MMD" or (cell["method"] == "BNN" and cell["seed"] % 2)
         return {"failed": "not finite"} if broken else fake(cell)
 
-    records.compute("nonlinear", nonlinear.cells(chosen), function, chosen, Path(__file__))
+    records.compute("nonlinear", nonlinear.list_cells(chosen), function, chosen, Path(__file__))
     nonlinear.draw(chosen)
     lines = (chosen.figures / "nonlinear.md").read_text().splitlines()
     cells = {line.split("|")[1].strip(): line.split("|") for line in lines if line.startswith("|")}
@@ -235,10 +232,10 @@ def test_a_failed_fit_is_told_and_left_out(tmp_path):
 
 
 def test_numbers_and_tables_as_text():
-    assert drawing.number((0.0532, 0.0131)) == ".053 +- .013"
-    assert drawing.number((2.5523, 0.1), 1) == "2.6 +- .1"
-    assert drawing.number((math.nan, math.nan)) == "-"
-    assert drawing.table([["a", "b"], [1, "two"]]).splitlines() == [
+    assert panels.format_number((0.0532, 0.0131)) == ".053 +- .013"
+    assert panels.format_number((2.5523, 0.1), 1) == "2.6 +- .1"
+    assert panels.format_number((math.nan, math.nan)) == "-"
+    assert panels.format_table([["a", "b"], [1, "two"]]).splitlines() == [
         "| a | b   |",
         "|---|-----|",
         "| 1 | two |",
@@ -247,48 +244,48 @@ def test_numbers_and_tables_as_text():
 
 def test_no_worse_is_two_standard_errors_of_the_difference():
     limit = 0.04 + 2 * math.sqrt((0.01**2 + 0.02**2) / 5)
-    assert architecture.no_worse((limit - 1e-9, 0.02), (0.04, 0.01))
-    assert not architecture.no_worse((limit + 1e-9, 0.02), (0.04, 0.01))
+    assert architecture.is_no_worse((limit - 1e-9, 0.02), (0.04, 0.01))
+    assert not architecture.is_no_worse((limit + 1e-9, 0.02), (0.04, 0.01))
 
 
 class TestLinear:
     def test_the_error_is_the_papers(self):
-        assert fit_linear.relative_error([1, 1, 2, 3], [1, 1, 2, 3]) == 0
-        assert fit_linear.relative_error([1, 1, 2, 3], [0, 2, 2, 3]) == pytest.approx(2 / 7)
+        assert linear_fit.relative_error([1, 1, 2, 3], [1, 1, 2, 3]) == 0
+        assert linear_fit.relative_error([1, 1, 2, 3], [0, 2, 2, 3]) == pytest.approx(2 / 7)
 
     def test_readings_of_delta(self):
-        assert fit_linear.radius({"delta": 0.04, "reading": "literal"}) == 0.04
-        assert fit_linear.radius({"delta": 0.04, "reading": "root"}) == pytest.approx(0.2)
+        assert linear_fit.read_radius({"delta": 0.04, "reading": "literal"}) == 0.04
+        assert linear_fit.read_radius({"delta": 0.04, "reading": "root"}) == pytest.approx(0.2)
 
     def test_balls_are_as_small_as_is_said(self):
         x, y = Linear().sample(1000, random_state=0)
-        assert 1.5 < fit_linear.ball_rows(x, y, 0.05, "homo") < 2.3
-        assert 1.0 < fit_linear.ball_rows(x, y, 0.05, "hete") < 1.3
+        assert 1.5 < linear_fit.count_ball_rows(x, y, 0.05, "homo") < 2.3
+        assert 1.0 < linear_fit.count_ball_rows(x, y, 0.05, "hete") < 1.3
 
     def test_maximum_likelihood_is_near_the_truth(self, tmp_path):
-        for cell in linear.cells(options(tmp_path, quick=False)):
+        for cell in linear.list_cells(options(tmp_path, quick=False)):
             if cell["method"] == "maximum likelihood" and cell["rows"] == 4000:
-                values = fit_linear.run(cell)
+                values = linear_fit.run(cell)
                 assert values["b_error"] < 0.03
                 assert values["s_error"] < 0.15
 
 
 class TestNonlinear:
     def cell(self, **chosen):
-        return fit_nonlinear.settings("m", 0, 2000, "formula", fit_nonlinear.ORACLE, 100, **chosen)
+        return nonlinear_fit.make_cell("m", 0, 2000, "formula", nonlinear_fit.ORACLE, 100, **chosen)
 
     def test_the_formula_at_the_true_parameters_is_the_truth(self):
         truth, x = Nonlinear(), np.linspace(-0.5, 0.5, 11)
         root = np.linalg.cholesky(np.array(truth.omega_covariance))
         v = np.array([*truth.omega_mean, root[0, 0], root[1, 0], root[1, 1]])
-        guess = fit_nonlinear.formula(v)
+        guess = nonlinear_fit.make_formula(v)
         assert guess.mean(x) == pytest.approx(truth.mean(x))
         assert guess.std(x) == pytest.approx(truth.std(x), abs=1e-6)
 
     def test_the_oracle_finds_the_moments(self):
         truth, cell = Nonlinear(), self.cell()
-        draw = fit_nonlinear.fit_formula(cell, *truth.sample(2000, random_state=0))
-        inputs = fit_nonlinear.inputs_of(cell)
+        draw = nonlinear_fit.fit_formula(cell, *truth.sample(2000, random_state=0))
+        inputs = nonlinear_fit.make_inputs(cell)
         draws = draw(inputs, 20_000, 1)
         assert np.abs(draws.mean(0) - truth.mean(inputs)).sum() / np.abs(truth.mean(inputs)).sum() < 0.02
         assert np.abs(draws.std(0) - truth.std(inputs)).sum() / truth.std(inputs).sum() < 0.06
@@ -296,17 +293,17 @@ class TestNonlinear:
     def test_the_noise_floor_of_the_mean_is_that_of_two_gaussian_means(self):
         """E|difference of two means of 100| = SD sqrt(2 / 100) sqrt(2 / pi), nearly Gaussian; 5 sigma."""
         truth, cell = Nonlinear(), self.cell()
-        inputs = fit_nonlinear.inputs_of(cell)
+        inputs = nonlinear_fit.make_inputs(cell)
         expected = truth.std(inputs).sum() * math.sqrt(0.02 * 2 / math.pi) / np.abs(truth.mean(inputs)).sum()
-        floor = fit_nonlinear.noise_floor(truth, cell)
-        error = 5 * floor["mean_error_100_sd"] / math.sqrt(fit_nonlinear.FLOOR_PAIRS)
+        floor = nonlinear_fit.measure_floor(truth, cell)
+        error = 5 * floor["mean_error_100_sd"] / math.sqrt(nonlinear_fit.FLOOR_PAIRS)
         assert floor["mean_error_100"] == pytest.approx(expected, abs=error + 0.01 * expected)
         assert floor["std_error_100"] == pytest.approx(0.096, abs=0.005)
 
     def test_wider_laws(self):
-        truth = fit_nonlinear.truth_of({"sd": 0.5, "half_width": 0.7})
+        truth = nonlinear_fit.make_truth({"sd": 0.5, "half_width": 0.7})
         assert truth == Nonlinear(omega_covariance=((0.25, 0.0), (0.0, 0.25)), half_width=0.7)
-        assert fit_nonlinear.truth_of({"sd": None, "half_width": 0.5}) == Nonlinear()
+        assert nonlinear_fit.make_truth({"sd": None, "half_width": 0.5}) == Nonlinear()
 
     def test_draws_of_the_bayesian_network_have_its_law_at_each_input(self):
         """The exact shortcut against torchbnn's own passes, one draw of the weights each."""
@@ -319,7 +316,7 @@ class TestNonlinear:
             x = torch.tensor(inputs, dtype=torch.float32)
             with torch.no_grad():
                 passes = torch.stack([model(x)[:, 0] for _ in range(4000)]).double().numpy()
-        draws = fit_nonlinear.draw_bnn(layers, inputs, 4000, 0)
+        draws = nonlinear_fit.draw_bnn(layers, inputs, 4000, 0)
         assert draws.shape == passes.shape
         tolerance = 5 * passes.std(0).max() * math.sqrt(2 / 4000)
         assert draws.mean(0) == pytest.approx(passes.mean(0), abs=tolerance)
@@ -327,13 +324,13 @@ class TestNonlinear:
 
     def test_a_fit_of_each_kind_gives_plain_values_and_leaves_torch_s_generator(self, tmp_path):
         state = torch.get_rng_state()
-        for cell in nonlinear.cells(options(tmp_path)):
+        for cell in nonlinear.list_cells(options(tmp_path)):
             if cell["method"] in ("truth", "global W2", "BNN", "knows the formula"):
                 small = cell | {
                     "parameters": cell["parameters"] | {"max_epochs": 2},
                     "rows": min(60, cell["rows"]),
                 }
-                values = fit_nonlinear.run(small)
+                values = nonlinear_fit.run(small)
                 assert json.loads(json.dumps(values, allow_nan=False)) == values
                 assert np.shape(values["draws"]) == (100, 11)
                 assert values["mean_error_100"] > 0

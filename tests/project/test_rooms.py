@@ -3,24 +3,9 @@
 import ast
 import sys
 from functools import cache
-from pathlib import Path
 
-import localw2
+from rooms import LEVEL, MODULES, PACKAGE, imports, inside
 
-PACKAGE = Path(localw2.__file__).parent
-
-# Lowest first. Rooms on one line do not know each other; inside a room any order without a cycle is fine.
-LAYERS = (
-    ("_validation", "_wording"),
-    ("models", "storage", "datasets", "plots"),
-    ("balls",),
-    ("losses",),
-    ("training", "metrics"),
-    ("judging",),
-    ("estimators",),
-    ("apps",),
-)
-LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 MOST_FILES, MOST_FOLDERS, LONGEST_CHAIN = 10, 8, 12
 
 CORE = {"torch", "numpy", "scipy", "sklearn"}
@@ -28,47 +13,12 @@ CORE = {"torch", "numpy", "scipy", "sklearn"}
 LAZY = {
     "lap": ["losses.assignment"],
     "rich": ["training.progress"],
+    "safetensors": ["storage.model_file"],
+    "skops": ["storage.regressors"],
     "torchdiffeq": ["models.ode"],
     "matplotlib": ["plots"],
     "pandas": ["estimators.tables"],
 }
-
-
-def module_name(path: Path) -> str:
-    return ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix("__init__").rstrip(".")
-
-
-MODULES = {module_name(path): path for path in PACKAGE.rglob("*.py")}
-
-
-def imports(path: Path, at_run_time=False):
-    """(imported module, its node), with names of the package itself traced to where they live."""
-
-    def walk(node):
-        if at_run_time and (
-            isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-            or (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
-        ):
-            return
-        if isinstance(node, ast.Import):
-            yield from ((alias.name, node) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path.name}: absolute imports only"
-            for alias in node.names:
-                inner = f"{node.module}.{alias.name}".removeprefix("localw2.")
-                home = localw2._HOME_OF.get(alias.name, alias.name) if node.module == "localw2" else inner
-                known = home in MODULES and node.module.startswith("localw2")
-                yield (f"localw2.{home}" if known else node.module), node
-        for child in ast.iter_child_nodes(node):
-            yield from walk(child)
-
-    return walk(ast.parse(path.read_text()))
-
-
-def inside(name: str, at_run_time=False) -> set[str]:
-    """Modules of the package that a module imports."""
-    found = {module for module, _ in imports(MODULES[name], at_run_time) if module.startswith("localw2.")}
-    return {module.removeprefix("localw2.") for module in found}
 
 
 @cache

@@ -24,49 +24,56 @@ from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
 from sklearn.dummy import DummyRegressor
 from sklearn.ensemble import (
-    AdaBoostRegressor,
-    BaggingRegressor,
     ExtraTreesRegressor,
     GradientBoostingRegressor,
     HistGradientBoostingRegressor,
     RandomForestRegressor,
     StackingRegressor,
-    VotingRegressor,
 )
 from sklearn.gaussian_process import GaussianProcessRegressor
-from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from sklearn.impute import SimpleImputer
 from sklearn.kernel_ridge import KernelRidge
-from sklearn.linear_model import ElasticNet, LassoCV, LinearRegression, PoissonRegressor, Ridge, RidgeCV
+from sklearn.linear_model import (
+    BayesianRidge,
+    ElasticNet,
+    ElasticNetCV,
+    GammaRegressor,
+    HuberRegressor,
+    Lasso,
+    LassoCV,
+    LinearRegression,
+    PoissonRegressor,
+    Ridge,
+    RidgeCV,
+)
 from sklearn.multioutput import MultiOutputRegressor
 from sklearn.neighbors import KNeighborsRegressor
 from sklearn.neural_network import MLPRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import (
     FunctionTransformer,
+    MaxAbsScaler,
     MinMaxScaler,
     OneHotEncoder,
-    OrdinalEncoder,
     PolynomialFeatures,
+    RobustScaler,
     SplineTransformer,
     StandardScaler,
 )
-from sklearn.svm import SVR, NuSVR
-from sklearn.tree import DecisionTreeRegressor
+from sklearn.svm import SVR
+from sklearn.tree import DecisionTreeRegressor, ExtraTreeRegressor
 from threadpoolctl import threadpool_limits
 
-from localw2.storage import model_file as persistence
-from localw2.storage import regressors as regressor_packing
-from localw2.storage.model_file import (
-    FORMAT_VERSION,
-    TRUSTED,
-    Stored,
+from localw2 import LocalW2Regressor
+from localw2.estimators.regression.kernel_mean import KernelMean
+from localw2.storage import model_file, regressors
+from localw2.storage.audit import TRUSTED
+from localw2.storage.model_file import FORMAT_VERSION, Stored, check_writable, read, write
+from localw2.storage.regressors import (
+    check_bases_storable,
     check_storable,
-    check_writable,
     pack_regressor,
-    read,
     unpack_regressor,
-    write,
 )
 
 RNG = np.random.default_rng(3)
@@ -79,37 +86,35 @@ REGRESSORS = {
     "linear": LinearRegression(),
     "ridge": Ridge(),
     "ridge_cv": RidgeCV(),
+    "lasso": Lasso(),
     "lasso_cv": LassoCV(cv=3),
     "elastic_net": ElasticNet(),
+    "elastic_net_cv": ElasticNetCV(cv=3),
+    "bayesian_ridge": BayesianRidge(),
+    "huber": HuberRegressor(),
     "poisson": PoissonRegressor(),
+    "gamma": GammaRegressor(),
     "kernel_ridge": KernelRidge(kernel="rbf"),
+    "kernel_mean": KernelMean(),
     "histogram": HGB,
     "histogram_quantile": HistGradientBoostingRegressor(max_iter=2, loss="quantile", quantile=0.3),
+    "histogram_absolute": HistGradientBoostingRegressor(max_iter=2, loss="absolute_error"),
     "histogram_stopped": HistGradientBoostingRegressor(max_iter=2, early_stopping=True),
-    "boosting": GradientBoostingRegressor(n_estimators=2, random_state=0),
-    "boosting_huber": GradientBoostingRegressor(n_estimators=2, loss="huber", init="zero"),
     "forest": RandomForestRegressor(2, random_state=0),
     "extra_trees": ExtraTreesRegressor(2, random_state=0),
     "tree": DecisionTreeRegressor(),
+    "extra_tree": ExtraTreeRegressor(),
     "tree_pruned": DecisionTreeRegressor(ccp_alpha=0.05),
     "tree_best_first": DecisionTreeRegressor(max_leaf_nodes=7),
     "tree_of_one_leaf": DecisionTreeRegressor(min_samples_leaf=60),
-    "bagging": BaggingRegressor(n_estimators=2),
-    "ada": AdaBoostRegressor(n_estimators=2),
-    "neighbors": KNeighborsRegressor(algorithm="brute"),
-    "mlp": MLPRegressor(hidden_layer_sizes=(5,), max_iter=500, tol=1.0),
-    "svr": SVR(),
-    "nu_svr": NuSVR(kernel="poly"),
-    "gaussian_process": GaussianProcessRegressor(
-        ConstantKernel() * RBF() + WhiteKernel(), optimizer=None, random_state=0
-    ),
     "dummy": DummyRegressor(),
-    "pipeline": make_pipeline(StandardScaler(), MinMaxScaler(), PolynomialFeatures(2), Ridge()),
+    "pipeline": make_pipeline(
+        StandardScaler(), MinMaxScaler(), RobustScaler(), MaxAbsScaler(), PolynomialFeatures(2), Ridge()
+    ),
     "columns": make_pipeline(
         ColumnTransformer(
             [
                 ("hot", OneHotEncoder(handle_unknown="ignore"), [0]),
-                ("place", OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1), [0]),
                 ("same", "passthrough", slice(1, 2)),
             ],
             remainder=SimpleImputer(add_indicator=True),
@@ -119,11 +124,7 @@ REGRESSORS = {
     "one_hot_dropped": make_pipeline(
         ColumnTransformer([("hot", OneHotEncoder(drop="first", sparse_output=False), [0])]), Ridge()
     ),
-    "target": TransformedTargetRegressor(Ridge(), func=np.arcsinh, inverse_func=np.sinh),
-    "function": make_pipeline(FunctionTransformer(np.arcsinh), Ridge()),
     "multi_output": MultiOutputRegressor(HGB),
-    "voting": VotingRegressor([("ridge", Ridge()), ("tree", DecisionTreeRegressor(max_depth=3)), ("h", HGB)]),
-    "stacking": StackingRegressor([("ridge", Ridge()), ("forest", RandomForestRegressor(2))], cv=3),
 }
 
 
@@ -136,7 +137,7 @@ def one_thread():
 
 @cache
 def fitted(name):
-    target = np.column_stack([Y, -Y]) if name == "multi_output" else np.abs(Y) if name == "poisson" else Y
+    target = np.column_stack([Y, -Y]) if name == "multi_output" else np.abs(Y)
     return clone(REGRESSORS[name]).fit(X, target)
 
 
@@ -258,17 +259,17 @@ def test_a_file_with_everything(tmp_path):
     ("stored", "message"),
     [
         (Stored(""), "non-empty"),
-        (Stored("k", {"a": {1, 2}}), r"settings\['a'\] is set"),
-        (Stored("k", {"a": [np.ones(2)]}), r"settings\['a'\]\[0\] is ndarray"),
+        (Stored("k", {"a": {1, 2}}), r"settings\['a'\]"),
+        (Stored("k", {"a": [np.ones(2)]}), "ndarray"),
         (Stored("k", {"a": {1: 2}}), "key 1"),
         (Stored("k", {"a": np.int64(1)}), "int64"),
         (Stored("k", {}, {"__regressor__.x": torch.ones(1)}), "underscores"),
         (Stored("k", {}, {"\ud800": torch.ones(1)}), "surrogate"),
         (Stored("k", {}, {"a": np.ones(1)}), "torch.as_tensor"),
         (Stored("k", {}, {"a": torch.ones(2).to_sparse()}), "sparse"),
-        (Stored("k", {}, {"a": torch.ones(1, dtype=torch.complex128)}), "safetensors cannot store"),
-        (Stored("k", {}, {}, {"a": "ridge"}), "scikit-learn regressor"),
-        (Stored("k", {}, {}, {1: Ridge()}), "must be a str"),
+        (Stored("k", {}, {"a": torch.ones(1, dtype=torch.complex128)}), "safetensors"),
+        (Stored("k", {}, {}, {"a": "ridge"}), "regressor"),
+        (Stored("k", {}, {}, {1: Ridge()}), "str"),
     ],
 )
 def test_misuse_is_explained(tmp_path, stored, message):
@@ -280,30 +281,31 @@ def test_misuse_is_explained(tmp_path, stored, message):
 def test_settings_that_hold_themselves(tmp_path):
     loop = {}
     loop["loop"] = loop
-    with pytest.raises(ValueError, match="holds itself"):
+    with pytest.raises(ValueError, match="itself"):
         write(tmp_path / "m", Stored("k", loop))
 
 
 def test_where_it_cannot_be_written(tmp_path):
-    with pytest.raises(ValueError, match="is a folder"):
+    with pytest.raises(ValueError, match="folder"):
         write(tmp_path, Stored("k"))
-    with pytest.raises(FileNotFoundError, match="does not exist"):
+    with pytest.raises(FileNotFoundError, match="folder"):
         write(tmp_path / "no" / "m", Stored("k"))
-    with pytest.raises(ValueError, match="not a path"):
+    with pytest.raises(ValueError, match="path"):
         write(3, Stored("k"))
-    with pytest.raises(ValueError, match="null character"):
+    with pytest.raises(ValueError, match="null"):
         read("a\0b")
 
 
+@pytest.mark.posix
 def test_a_place_is_tried_before_it_is_needed(tmp_path):
     check_writable(tmp_path / "m", "checkpoint")
     assert list(tmp_path.iterdir()) == []
     for place, message in (
-        (3, "checkpoint=3 is not a path"),
-        (tmp_path, "is a folder; give the name of a file in it"),
-        (tmp_path / "no" / "m", "its folder does not exist; create it"),
-        ("/proc/m", r"cannot be written \(.*\); name a file in a folder that you may write to"),
-        (tmp_path / ("m" * 300), "cannot be written"),
+        (3, "checkpoint=3"),
+        (tmp_path, "folder"),
+        (tmp_path / "no" / "m", "exist"),
+        ("/proc/m", "written"),
+        (tmp_path / ("m" * 300), "written"),
     ):
         with pytest.raises(ValueError, match=message):
             check_writable(place, "checkpoint")
@@ -320,7 +322,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch, step, failure
 
     with monkeypatch.context() as patch:
         if step == "serialise":
-            patch.setattr(persistence, "_serialise", fail)
+            patch.setattr(model_file, "_serialise", fail)
         else:
             patch.setattr(os, step.split(".")[1], fail)
         with pytest.raises(type(failure)):
@@ -329,21 +331,12 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch, step, failure
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.posix
 def test_a_link_stays_a_link(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "real")
     write(tmp_path / "link", Stored("new"))
     assert (tmp_path / "link").is_symlink()
     assert read(tmp_path / "real").kind == "new"
-
-
-def test_missing_packages_are_named(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "skops.io", None)
-    with pytest.raises(ImportError, match=r"pip install safetensors skops"):
-        pack_regressor(Ridge())
-    write(tmp_path / "m", Stored("k"))
-    monkeypatch.setitem(sys.modules, "safetensors.torch", None)
-    with pytest.raises(ImportError, match=r"pip install safetensors skops"):
-        read(tmp_path / "m")
 
 
 # --- storable or not ------------------------------------------------------------------------------------
@@ -362,11 +355,10 @@ class Own(RegressorMixin, BaseEstimator):
     "model",
     [
         HistGradientBoostingRegressor(),
+        MultiOutputRegressor(HistGradientBoostingRegressor()),
         RandomForestRegressor(n_estimators=1000, n_jobs=-1),
-        make_pipeline(StandardScaler(), SVR()),
+        make_pipeline(StandardScaler(), KernelRidge()),
         make_pipeline(ColumnTransformer([("a", OneHotEncoder(), ["by name"])]), Ridge()),
-        MLPRegressor(max_iter=100_000),
-        GaussianProcessRegressor(),
     ],
     ids=lambda model: type(model).__name__,
 )
@@ -380,28 +372,68 @@ def test_storable(model):
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (Own(), "holds .*Own"),
-        (make_pipeline(FunctionTransformer(lambda x: x), Ridge()), "<lambda>.*functions of your own"),
-        (make_pipeline(FunctionTransformer(np.save), Ridge()), "numpy.save"),
-        (TransformedTargetRegressor(Ridge(), func=np.exp, inverse_func=eval), "eval"),
-        (KNeighborsRegressor(), 'KDTree.*algorithm="brute"'),
-        (KNeighborsRegressor(metric=lambda a, b: 0.0, algorithm="brute"), "lambda"),
-        (SVR(kernel="precomputed"), "precomputed"),
-        (HistGradientBoostingRegressor(categorical_features=[0]), "categorical_features"),
-        (GradientBoostingRegressor(init=Ridge()), "init=None or 'zero'"),
-        (make_pipeline(StandardScaler(), Ridge(), memory="cache"), "memory=None"),
-        (make_pipeline(SplineTransformer(), Ridge()), "SplineTransformer.*safe to load"),
+        (Own(), "Own"),
+        (KNeighborsRegressor(algorithm="brute"), "KNeighborsRegressor"),
+        (make_pipeline(StandardScaler(), SVR()), "SVR"),
+        (MLPRegressor(), "MLPRegressor"),
+        (GaussianProcessRegressor(), "GaussianProcessRegressor"),
+        (GradientBoostingRegressor(), "GradientBoostingRegressor"),
+        (StackingRegressor([("ridge", Ridge())]), "StackingRegressor"),
+        (make_pipeline(FunctionTransformer(lambda x: x), Ridge()), "lambda"),
+        (make_pipeline(FunctionTransformer(np.exp), Ridge()), "exp"),
+        (TransformedTargetRegressor(Ridge()), "TransformedTargetRegressor"),
+        (HistGradientBoostingRegressor(categorical_features=[0]), "OneHotEncoder"),
+        (Ridge(random_state=np.random.RandomState(0)), "integer"),
+        (make_pipeline(StandardScaler(), Ridge(), memory="cache"), "memory"),
+        (make_pipeline(SplineTransformer(), Ridge()), "SplineTransformer"),
         (make_pipeline(OneHotEncoder(min_frequency=3, handle_unknown="ignore"), Ridge()), "min_frequency"),
         (StandardScaler(), "regressor"),
-        (Ridge, "Ridge is not an instance"),
+        (Ridge, "instance"),
         (None, "regressor"),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 def test_not_storable(model, message, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)  # a Pipeline's cache goes here
+    monkeypatch.chdir(tmp_path)  # a Pipeline would cache here
     with pytest.raises(ValueError, match=message):
         check_storable(model)
+    assert not list(tmp_path.iterdir())
+
+
+class Slow(Own):
+    def fit(self, x, y):
+        raise AssertionError("it must not be fitted")
+
+
+@pytest.mark.parametrize(
+    "base", [Slow(), KNeighborsRegressor(), SVR(), MLPRegressor()], ids=lambda base: type(base).__name__
+)
+def test_a_base_is_refused_before_the_fit_with_the_reason_and_a_way_out(base):
+    with pytest.raises(ValueError, match=rf"{type(base).__name__}.*check.*storable=False"):
+        LocalW2Regressor(base=base, max_epochs=10**9).fit(X, Y)
+
+
+def test_candidates_are_tried_once(monkeypatch):
+    candidates = [make_pipeline(StandardScaler(), RidgeCV()), HGB, MultiOutputRegressor(HGB), KernelMean()]
+    check_bases_storable(candidates)
+    with monkeypatch.context() as patch:
+        patch.setattr(regressors, "check_storable", None)
+        check_bases_storable([clone(base) for base in candidates])
+    for _ in range(2):
+        with pytest.raises(ValueError, match="SVR"):
+            check_bases_storable([*candidates, SVR()])
+
+
+@pytest.mark.parametrize("name", ["histogram", "histogram_quantile", "poisson", "multi_output"])
+def test_losses_under_both_names_of_their_module(name):
+    """scikit-learn before 1.9 calls it _loss; a file has the full name, whichever version wrote it."""
+    data, full = packed(name), b'"__module__":"sklearn._loss._loss"'
+    schema, members = opened(data)
+    words = json.dumps(schema, separators=(",", ":")).encode()
+    assert full in words
+    assert b'"_loss"' not in words.replace(b'"_loss":', b"")  # the attribute has that name, too
+    short = closed(json.loads(words.replace(full, b'"__module__":"_loss"')), members)
+    assert np.array_equal(unpack_regressor(short).predict(X_NEW), fitted(name).predict(X_NEW))
 
 
 def test_the_list_names_only_numbers_code():
@@ -469,6 +501,9 @@ def attacks(canary):
     reduce = {"args": tuple_of(text(command))}
     yield called("ObjectNode", "os", "system", content=text(command))
     yield called("FunctionNode", "os", "system")
+    yield called("FunctionNode", "numpy", "exp")
+    yield called("ObjectNode", "_loss", "CyHalfSquaredError")
+    yield called("LossNode", "_loss", "system", __reduce__=reduce, content=empty)
     yield called("FunctionNode", "builtins", "eval")
     yield called("TypeNode", "builtins", "eval")
     yield called("TypeNode", "subprocess", "Popen")
@@ -572,7 +607,7 @@ def test_one_array_named_a_million_times():
     members["big.npy"] = npy(np.zeros(100_000))
     array = called("NdArrayNode", "numpy", "ndarray", type="numpy", file="big.npy")
     schema["content"]["content"]["alpha"] = called("ListNode", "builtins", "list", content=[array] * 1000)
-    with pytest.raises(ValueError, match="again and again"):
+    with pytest.raises(ValueError, match="often"):
         unpack_regressor(closed(schema, members))
 
 
@@ -582,7 +617,7 @@ def rearranged(name, change):
     change(model)
     import skops.io
 
-    return regressor_packing._rewritten(skops.io.dumps(model), {})
+    return regressors._normalize(skops.io.dumps(model), {})
 
 
 def replaced(**attributes):
@@ -596,26 +631,11 @@ def short(array):
 @pytest.mark.parametrize(
     ("name", "change"),
     [
-        ("svr", lambda m: replaced(_dual_coef_=short(m._dual_coef_))(m)),
-        ("svr", lambda m: replaced(support_vectors_=m.support_vectors_[:1])(m)),
-        ("svr", lambda m: replaced(support_vectors_=short(m.support_vectors_))(m)),
-        ("svr", replaced(_n_support=np.ones(50, np.int32))),
-        ("svr", replaced(_intercept_=np.ones(0))),
-        ("svr", replaced(_impl="c_svc")),
-        ("svr", replaced(kernel="precomputed")),
-        ("svr", replaced(_sparse=True)),
-        ("neighbors", replaced(n_samples_fit_=10**9)),
-        ("neighbors", lambda m: replaced(_fit_X=short(m._fit_X))(m)),
-        ("neighbors", replaced(effective_metric_="haversine")),
-        ("neighbors", replaced(effective_metric_params_={"w": np.ones(1)})),
-        ("boosting", lambda m: replaced(init_=fitted("ridge"))(m)),
-        ("boosting", lambda m: m.init_.__dict__.update(n_outputs_=0, constant_=np.ones((1, 0)))),
-        ("boosting", lambda m: replaced(estimators_=np.tile(m.estimators_, 2))(m)),
-        ("boosting", lambda m: m.estimators_[1, 0].__dict__.update(tree_=3)),
-        ("boosting", lambda m: m.estimators_[1, 0].__dict__.update(n_features_in_=99)),
-        ("boosting", replaced(n_features_in_=2)),
-        ("boosting", lambda m: m.__dict__.pop("n_features_in_")),
-        ("boosting_huber", replaced(n_trees_per_iteration_=0)),
+        ("forest", lambda m: m.estimators_.clear()),
+        ("forest", lambda m: replaced(estimators_=tuple(m.estimators_))(m)),
+        ("forest", lambda m: m.estimators_[1].__dict__.update(tree_=3)),
+        ("forest", lambda m: m.estimators_[1].__dict__.update(n_features_in_=99)),
+        ("forest", lambda m: m.__dict__.pop("n_features_in_")),
         ("forest", lambda m: m.estimators_.append(fitted("ridge"))),
         ("forest", lambda m: m.estimators_.append(DecisionTreeRegressor().fit(X[:, :2], Y))),
         ("forest", replaced(n_jobs=10**6)),
@@ -628,7 +648,6 @@ def short(array):
         ("histogram", lambda m: replaced(spare=m._predictors)(m)),
         ("histogram", lambda m: m._predictors[0].append(m._predictors[1][0])),
         ("pipeline", replaced(memory="/tmp")),
-        ("stacking", replaced(stack_method_=["fit", "fit"])),
         ("one_hot_dropped", lambda m: replaced(_n_features_outs=[1])(m[0].transformers_[0][1])),
         (
             "one_hot_dropped",
@@ -643,14 +662,6 @@ def short(array):
 def test_well_typed_but_wrong(name, change):
     with pytest.raises(ValueError):
         unpack_regressor(rearranged(name, change))
-
-
-def test_a_random_state_that_points_outside():
-    schema, members = opened(pack_regressor(Ridge(random_state=np.random.RandomState(0)).fit(X, Y)))
-    state = schema["content"]["content"]["random_state"]["content"]["content"]["state"]["content"]
-    state["pos"] = text(10**6)
-    with pytest.raises(ValueError, match="points outside"):
-        unpack_regressor(closed(schema, members))
 
 
 # What an attacker can do to the nodes of a tree: field, and a value that no tree has there.
@@ -683,7 +694,7 @@ def with_bad_nodes(data, rng):
     return closed(schema, members)
 
 
-@pytest.mark.parametrize("name", ["tree", "forest", "boosting", "histogram", "multi_output", "bagging"])
+@pytest.mark.parametrize("name", ["tree", "forest", "extra_trees", "histogram", "multi_output"])
 def test_trees_that_lead_astray(name):
     data, rng = packed(name), np.random.default_rng(0)
     for _ in range(10):
@@ -756,7 +767,7 @@ def fuzz(seed, count, *names):
 
 
 def test_scrambled_insides_never_crash():
-    assert min(fuzz(1, 40, "histogram", "boosting", "forest", "svr", "neighbors", "columns")) > 0
+    assert min(fuzz(1, 40, "histogram", "forest", "tree", "poisson", "kernel_ridge", "columns")) > 0
 
 
 @pytest.mark.slow
@@ -1007,11 +1018,13 @@ def campaign(path, good, seeds):
     assert min(counts.values()) >= len(seeds) // len(MUTATIONS)
 
 
+@pytest.mark.posix
 def test_mutated_files(tmp_path, good_file):
     campaign(tmp_path / "m", good_file, range(150))
 
 
 @pytest.mark.slow
+@pytest.mark.posix
 def test_a_thousand_mutated_files(tmp_path, good_file):
     campaign(tmp_path / "m", good_file, range(10_000, 11_005))
 
@@ -1043,13 +1056,13 @@ def test_foreign_files(tmp_path):
         closed({}, {}),
     ):
         path.write_bytes(data)
-        with pytest.raises(ValueError, match="not a localw2 model file"):
+        with pytest.raises(ValueError, match="model file"):
             read(path)
     save_file({"a": torch.ones(2)}, path)
-    with pytest.raises(ValueError, match="not a localw2 model file"):
+    with pytest.raises(ValueError, match="model file"):
         read(path)
     save_file({"a": torch.ones(2)}, path, metadata={"localw2": "yes"})
-    with pytest.raises(ValueError, match="not a localw2 model file"):
+    with pytest.raises(ValueError, match="model file"):
         read(path)
     assert not CANARY.exists()
 
@@ -1057,17 +1070,18 @@ def test_foreign_files(tmp_path):
 def test_newer_file(tmp_path, good_file):
     header, content, body = parts(good_file)
     (tmp_path / "m").write_bytes(sealed(header, {**content, "format_version": 2}, body))
-    with pytest.raises(ValueError, match=r"format version 2.*Upgrade"):
+    with pytest.raises(ValueError, match="Upgrade"):
         read(tmp_path / "m")
 
 
+@pytest.mark.posix
 def test_no_file(tmp_path):
     with pytest.raises(FileNotFoundError, match="does not exist"):
         read(tmp_path / "m")
     with pytest.raises(ValueError, match="folder"):
         read(tmp_path)
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ValueError, match="not a regular file"):
+    with pytest.raises(ValueError, match="regular"):
         read(tmp_path / "pipe")
     with pytest.raises(ValueError, match="not a path"):
         read(None)
@@ -1084,7 +1098,7 @@ def test_lying_sizes_allocate_nothing(tmp_path):
         read(path)
     path.write_bytes(bytes(8))
     os.truncate(path, 2**40)
-    with pytest.raises(ValueError, match="not a localw2 model file"):
+    with pytest.raises(ValueError, match="model file"):
         read(path)
     assert time.perf_counter() - start < 2
 
@@ -1096,12 +1110,12 @@ def test_settings_cannot_swell_in_memory(tmp_path):
     path.write_bytes(sealed({}, {**content, "settings": {"a": [[]] * 3_000_000}}, b""))
     tracemalloc.start()
     try:
-        with pytest.raises(ValueError, match="not a localw2 model file"):
+        with pytest.raises(ValueError, match="model file"):
             read(path)
         assert tracemalloc.get_traced_memory()[1] < 1e6
     finally:
         tracemalloc.stop()
-    with pytest.raises(ValueError, match=r"more than 10 MB, .* keep large things as"):
+    with pytest.raises(ValueError, match="10 MB"):
         write(tmp_path / "large", Stored("k", {"a": "x" * 10_000_001}))
     assert not (tmp_path / "large").exists()
     write(path, Stored("k", {"a": "x" * 9_900_000}))
@@ -1112,5 +1126,5 @@ def test_truth_values_are_zero_or_one(tmp_path, good_file):
     header, content, body = parts(good_file)
     at = header["mask"]["data_offsets"][0]
     (tmp_path / "m").write_bytes(sealed(header, content, body[:at] + b"\x07" + body[at + 1 :]))
-    with pytest.raises(ValueError, match="truth values"):
+    with pytest.raises(ValueError, match="Boolean"):
         read(tmp_path / "m")

@@ -94,7 +94,7 @@ def fit(name):
         keyed = {} if "RANK" in os.environ or name == "own" else {"noise": "keyed"}
         config = FitConfig(max_epochs=epochs, seed=3, learning_rate=0.02, **settings, **keyed)
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Own does not take its noise row by row")
+            warnings.filterwarnings("ignore", message="Own does not accept noise keyed by row")
             warnings.filterwarnings("ignore", message=".*balls hold one row")
             result = train(model, objective, x, config)
         kind = "gradient" if epochs == 1 else "weight"
@@ -117,7 +117,7 @@ def dynamics():
     """An ODE, whose trajectories every rank simulates: the fit of one process with the same seed."""
     paths, t, _ = FourStates().sample(12, random_state=0)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="ObservedPaths does not take its noise row by row")
+        warnings.filterwarnings("ignore", message="ObservedPaths does not accept noise keyed by row")
         model = LocalW2ODE(max_epochs=4, width=6, random_state=0).fit(paths[:, :6], t[:6])
     found = {f"dynamics.{k}": v.numpy() for k, v in model.model_.state_dict().items()}
     return found | {"dynamics.losses": np.array(model.fit_.losses)}

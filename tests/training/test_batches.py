@@ -97,7 +97,7 @@ def test_the_loss_of_a_batch_of_merged_balls_has_the_full_loss_as_its_mean(
         for order, begin in outcomes:
             draw = EveryDraw(order, begin, (low + high) / 2)
             monkeypatch.setattr(np.random, "default_rng", lambda _, draw=draw: draw)
-            for number, drawn in enumerate(stream._drawn(0)):
+            for number, drawn in enumerate(stream._draw(0)):
                 total[number] += (high - low) / len(outcomes) * loss(*drawn)
     assert len(total) > 1 or batch >= n
     np.testing.assert_allclose(list(total.values()), full, rtol=1e-10)
@@ -110,9 +110,9 @@ def test_balls_of_equal_weight_are_seen_once_an_epoch():
         stream = BallStream(
             Objective(x[:, :1], lazy), x, FitConfig(batch_balls=12, block_balls=block), Crew()
         )
-        drawn = np.concatenate([balls for balls, _ in stream._drawn(3)])
+        drawn = np.concatenate([balls for balls, _ in stream._draw(3)])
         assert sorted(drawn) == list(range(50))
-        sizes = [size for _, size in stream._drawn(3)]
+        sizes = [size for _, size in stream._draw(3)]
         assert max(sizes) <= 12
         assert max(sizes) - min(sizes) <= block + (50 % block > 0) * block
         stream.close()
@@ -229,7 +229,7 @@ def test_weights_of_a_block_are_checked():
     hoods = Neighborhoods.singletons(4)
     assert hoods.block([1, 2], [3, 1])[1].weights.tolist() == [3, 1]
     for weights in ([1], [1, 0]):
-        with pytest.raises(ValueError, match="weights has shape"):
+        with pytest.raises(ValueError, match="weights"):
             hoods.block([1, 2], weights)
 
 
@@ -238,7 +238,7 @@ def test_weights_of_a_block_are_checked():
     [
         ({"epoch_balls": 0}, "epoch_balls=0"),
         ({"block_balls": 0}, "block_balls=0"),
-        ({"block_balls": 9, "batch_balls": 8}, "block_balls=9 is more than batch_balls=8"),
+        ({"block_balls": 9, "batch_balls": 8}, "block_balls=9.*batch_balls=8"),
         ({"noise": "loud"}, "noise='loud'"),
     ],
 )

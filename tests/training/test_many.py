@@ -85,7 +85,7 @@ def test_stacked_losses_and_gradients_are_those_of_each():
 def test_a_loss_that_is_not_finite_names_the_model_and_leaves_all_as_they_were():
     models = [RandomLinear(1).double() for _ in range(2)]
     models[1].mean.data.fill_(1e200)
-    with pytest.raises(FloatingPointError, match=r"epoch 1: the loss of model 1 is (inf|nan)"):
+    with pytest.raises(FloatingPointError, match=r"epoch 1: .*model 1 is (inf|nan)"):
         train_many(models, Objective(outputs(0), BALLS[0]), X, FitConfig(max_epochs=3))
     assert float(models[0].mean.detach()[0, 0]) == 1.0
 
@@ -115,12 +115,12 @@ GOAL = Objective(outputs(0), BALLS[0])
         ((networks(2), GOAL, X, None, [1]), "1 seeds"),
         ((networks(1), GOAL, X, None, [-1]), "seed"),
         (([networks(1)[0]] * 2, GOAL, X), "twice"),
-        (([*networks(1), RandomLinear(1).double()], GOAL, X), "cannot be stacked"),
-        (([*networks(1), *networks(1, 2)], GOAL, X), "cannot be stacked"),
+        (([*networks(1), RandomLinear(1).double()], GOAL, X), "stacked"),
+        (([*networks(1), *networks(1, 2)], GOAL, X), "stacked"),
         ((networks(1), GOAL, X[:5]), "same"),
         ((networks(1), Objective(outputs(0), LazyNeighborhoods.nearest(X, 5)), X), "all balls"),
-        ((networks(2), [GOAL, Objective(outputs(0, N), BALLS[0])], X), "shape or type"),
-        ((networks(2), [GOAL, Objective(outputs(0), BALLS[0], EnergyScore())], X), "numbers of draws"),
+        ((networks(2), [GOAL, Objective(outputs(0, N), BALLS[0])], X), "dtype"),
+        ((networks(2), [GOAL, Objective(outputs(0), BALLS[0], EnergyScore())], X), "draws"),
         ((networks(1), GOAL, X, FitConfig(batch_balls=3, max_skipped=1)), "batch_balls, max_skipped"),
         ((networks(1, 2), GOAL, X), "yhat is"),
         (([OwnDraws()], GOAL, X), "one by one"),
@@ -142,11 +142,11 @@ def test_the_reason_for_plain_steps_is_logged_once(monkeypatch, caplog):
         return repeat(self, epochs, after, record)
 
     plain = train_many(networks(2), GOAL, X, FitConfig(max_epochs=10))
-    monkeypatch.setattr(stacked_training, "obstacle", lambda *_: "")
+    monkeypatch.setattr(stacked_training, "find_obstacle", lambda *_: "")
     monkeypatch.setattr(stacked_training.CapturedStep, "repeat", failing)
     fits = train_many(networks(2), GOAL, X, FitConfig(max_epochs=10))
     assert [fit.losses for fit in fits] == [fit.losses for fit in plain]
-    assert caplog.messages == ["plain steps, not a CUDA graph: no graphs today"]
+    assert caplog.messages == ["single steps instead of a CUDA graph: no graphs today"]
     assert not any(math.isnan(loss) for fit in fits for loss in fit.losses)
 
 
@@ -170,5 +170,5 @@ def test_refits_spread_as_the_estimate_does():
     assert 1 / 1.8 < spreads.std(ddof=1) / (0.5 / np.sqrt(2 * n)) < 1.8
     again = bootstrap_fits(fitted, goal, zero, config, count, random_state=0)
     assert [fit.losses for fit in fits] == [fit.losses for fit in again]
-    with pytest.raises(ValueError, match="no spread"):
+    with pytest.raises(ValueError, match="n_models"):
         bootstrap_fits(fitted, goal, zero, config, 1)

@@ -2,9 +2,7 @@ import _thread
 import json
 import math
 import os
-import pty
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -261,9 +259,7 @@ def test_a_resumed_fit_ends_as_an_uninterrupted_one(options, at, tmp_path):
     settings = {"checkpoint": str(tmp_path / "c"), "checkpoint_every": 100, "resume": True, **options}
     config = FitConfig(max_epochs=12, **settings)
     reached = len(whole.history) >= at
-    with (
-        told(f"interrupted after epoch {at} of 12: the model has learnt so far") if reached else nullcontext()
-    ):
+    with warns(f"epoch {at} of 12") if reached else nullcontext():
         first = train(network(), objective, x, config, validate, callbacks=(stop,))
     if reached:
         assert first.stopped == f"interrupted after epoch {at}"
@@ -275,7 +271,7 @@ def test_a_resumed_fit_ends_as_an_uninterrupted_one(options, at, tmp_path):
     assert_same(train(network(), objective, x, FitConfig(max_epochs=12, **settings), validate), whole)
 
 
-def told(message):
+def warns(message):
     return pytest.warns(UserWarning, match=message)
 
 
@@ -314,7 +310,7 @@ def test_an_epoch_cut_short_is_undone(at_call, keep, tmp_path):
         assert all(torch.equal(value, start[name]) for name, value in model.state_dict().items())
         assert not (tmp_path / "c").exists()
     else:
-        with told(f"interrupted after epoch {done} of 5"):
+        with warns(f"interrupted after epoch {done} of 5"):
             cut = train(model, objective, x, settings, score_inner)
         assert cut.stopped == f"interrupted after epoch {done}"
         assert len(cut.history) == done
@@ -350,7 +346,7 @@ def test_ctrl_c_anywhere_is_harmless(seed, tmp_path, interruptible):
         timer = threading.Timer(rng.uniform(0, 0.02), _thread.interrupt_main)
         # Started from inside, so that it never strikes outside of the fit.
         begin = (lambda entry, timer=timer: None if timer.ident else timer.start(),)
-        with told(r"interrupted after epoch \d+ of 200"):
+        with warns(r"interrupted after epoch \d+ of 200"):
             fit = train(network(), objective, x, config, score, begin)
         timer.cancel()
         assert fit.stopped == f"interrupted after epoch {len(fit.history)}"
@@ -372,7 +368,7 @@ def test_ctrl_c_keeps_the_best_so_far():
             raise KeyboardInterrupt
 
     config = FitConfig(max_epochs=50, keep="best", validate_every=1)
-    with told("interrupted after epoch 4 of 50"):
+    with warns("interrupted after epoch 4 of 50"):
         fit = train(network(), objective, x, config, validate, callbacks=(stop,))
     assert fit.best_epoch == 2
     assert all(torch.equal(value, best[1][name]) for name, value in fit.model.state_dict().items())
@@ -394,7 +390,7 @@ def test_ctrl_c_while_the_fit_is_wound_up_loses_nothing(strike, tmp_path, monkey
 
     monkeypatch.setattr(training, strike, interrupt_once)
     config = FitConfig(**options, checkpoint=str(tmp_path / "c"))
-    with told("interrupted after epoch 6 of 6"):
+    with warns("interrupted after epoch 6 of 6"):
         fit = train(network(), objective, x, config, callbacks=(lambda entry: done.append(entry["epoch"]),))
     assert_same(fit, whole)
     assert read(tmp_path / "c").settings["epoch"] == 6
@@ -408,7 +404,7 @@ def test_a_checkpoint_that_cannot_be_written_does_not_end_the_fit(tmp_path, monk
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(training, "write_checkpoint", full)
-    with told("could not be written") as warned:
+    with warns("could not be written") as warned:
         fit = train(
             network(),
             objective,
@@ -418,8 +414,8 @@ def test_a_checkpoint_that_cannot_be_written_does_not_end_the_fit(tmp_path, monk
     assert_same(fit, whole)
     # Once on the way, and once at the end.
     first, last = (str(w.message) for w in warned)
-    assert re.search(r"after epoch 2 \(No space left on device\)\. Training goes on", first)
-    assert re.search(r"after epoch 8 .* The fit is done all the same", last)
+    assert re.search(r"epoch 2 \(No space left on device\)\. Training continues", first)
+    assert re.search(r"epoch 8 .*complete", last)
 
 
 def test_checkpoints_are_written_on_the_way_and_at_the_end(tmp_path):
@@ -492,13 +488,13 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path):
     path = tmp_path / "c"
     config = FitConfig(max_epochs=4, checkpoint=str(path), resume=True)
     write(path, Stored("LocalW2Regressor", {}, {}))
-    with pytest.raises(ValueError, match="holds a LocalW2Regressor, not a checkpoint; name another file"):
+    with pytest.raises(ValueError, match="LocalW2Regressor, not a checkpoint"):
         train(network(), objective, x, config)
     write(path, Stored("checkpoint", {}, {}))
-    with pytest.raises(ValueError, match="is the checkpoint of another fit"):
+    with pytest.raises(ValueError, match="another fit"):
         train(network(), objective, x, config)
     path.write_bytes(b"not ours")
-    with pytest.raises(ValueError, match=r"is not a localw2 model file.* delete it to start over"):
+    with pytest.raises(ValueError, match=r"not a localw2 model file.* delete it"):
         train(network(), objective, x, config)
 
 
@@ -529,11 +525,11 @@ def test_a_damaged_checkpoint_is_refused_with_advice(spoil, tmp_path):
     stored = read(path)
     spoil(stored.settings, stored.tensors)
     write(path, stored)
-    with pytest.raises(ValueError, match=r"c is damaged \(.*\); delete it to start over"):
+    with pytest.raises(ValueError, match=r"damaged .*delete it"):
         train(network(), objective, x, config)
     whole = path.read_bytes()
     path.write_bytes(whole[:-9])
-    with pytest.raises(ValueError, match=r"truncated or damaged.* delete it to start over"):
+    with pytest.raises(ValueError, match=r"damaged.* delete it"):
         train(network(), objective, x, config)
 
 
@@ -557,7 +553,7 @@ class Fragile(RandomMap):
         return outputs * self.factor if self.calls == self.at_call else outputs
 
 
-ADVICE = r"gave up in epoch {}: {}\. Try a smaller learning_rate \(it was 0.02\), scale x .* weights again, "
+ADVICE = r"epoch {}: {}\. Try a smaller learning_rate \(it was 0.02\), scale x .* weights "
 
 
 @pytest.mark.parametrize(
@@ -572,7 +568,7 @@ def test_a_loss_that_is_not_finite_is_an_error_with_advice(factor, what):
     x, objective = problem()
     model, seen = Fragile(3, factor), [torch.ones(1, 1)]
     watch = (lambda entry: seen.append(model.slope.detach().clone()),)
-    with pytest.raises(FloatingPointError, match=ADVICE.format(3, ".*" + what) + "the last that were finite"):
+    with pytest.raises(FloatingPointError, match=ADVICE.format(3, ".*" + what) + ".*last"):
         train(model, objective, x, FitConfig(max_epochs=5), callbacks=watch)
     # After two epochs: the weights that gave the second loss, the last to be finite.
     assert torch.equal(model.slope.detach(), seen[1])
@@ -586,7 +582,7 @@ def test_the_best_weights_are_left_where_there_are_scores():
         seen.append(model.slope.detach().clone())
         return [2.0, 1.0, 3.0][len(seen) - 1]
 
-    with pytest.raises(FloatingPointError, match=ADVICE.format(4, ".*") + "those of epoch 2, the best"):
+    with pytest.raises(FloatingPointError, match=ADVICE.format(4, ".*") + ".*epoch 2"):
         train(model, objective, x, FitConfig(max_epochs=9, validate_every=1), validate)
     assert torch.equal(model.slope.detach(), seen[1])
 
@@ -594,7 +590,7 @@ def test_the_best_weights_are_left_where_there_are_scores():
 def test_an_exploding_fit_leaves_finite_weights():
     x, objective = problem()
     model = network()
-    with pytest.raises(FloatingPointError, match=r"Try a smaller learning_rate \(it was 1e\+20\)"):
+    with pytest.raises(FloatingPointError, match=r"learning_rate \(it was 1e\+20\)"):
         train(model, objective, x, FitConfig(max_epochs=50, learning_rate=1e20))
     assert all(torch.isfinite(value).all() for value in model.state_dict().values())
 
@@ -680,7 +676,7 @@ def test_too_many_failures_in_a_row_end_the_fit_with_good_weights():
     x, objective = problem()
     model, seen = Unsteady({3, 5, 6, 7, 8}), []
     watch = (lambda e: seen.append(weights(model)),)
-    message = r"gave up in epoch 7, after 3 failed steps in a row: the solution explodes at t = 3\. Try a sm"
+    message = r"epoch 7, after 3 .*the solution explodes at t = 3\. Try"
     with pytest.raises(FloatingPointError, match=message) as caught:
         train(model, objective, x, FitConfig(max_epochs=20, max_skipped=2), callbacks=watch)
     assert isinstance(caught.value.__context__, Explosion)
@@ -691,12 +687,12 @@ def test_too_many_failures_in_a_row_end_the_fit_with_good_weights():
 
 def test_one_failure_ends_a_fit_that_allows_none():
     x, objective = problem()
-    with pytest.raises(FloatingPointError, match=r"gave up in epoch 4: the solution explodes at t = 3\. Try"):
+    with pytest.raises(FloatingPointError, match=r"epoch 4: the solution explodes at t = 3\. Try"):
         train(Unsteady({4}), objective, x, FitConfig(max_epochs=20))
     # In the first epoch there is no loss to record: other draws are tried at once.
     first = train(Unsteady({1}), objective, x, FitConfig(max_epochs=2, max_skipped=9))
     assert first.history[0]["skipped"] == 1
-    with pytest.raises(FloatingPointError, match="gave up in epoch 1, after 4 failed steps in a row"):
+    with pytest.raises(FloatingPointError, match="epoch 1, after 4"):
         train(Unsteady(set(range(1, 99))), objective, x, FitConfig(max_epochs=20, max_skipped=3))
     first = train(Unsteady({1}), objective, x, FitConfig(max_epochs=2, max_skipped=1, batch_balls=20))
     assert first.history[0]["skipped"] == 1
@@ -708,7 +704,7 @@ def test_a_held_out_simulation_that_fails_leaves_good_weights():
     def validate(model, generator):
         raise Explosion("the solution explodes at t = 3.")
 
-    with pytest.raises(FloatingPointError, match="gave up in epoch 2: the solution explodes"):
+    with pytest.raises(FloatingPointError, match="epoch 2: the solution explodes"):
         train(network(), objective, x, FitConfig(max_epochs=9, validate_every=2), validate)
 
 
@@ -758,10 +754,10 @@ def test_failures_in_a_row_are_counted_across_a_resume(tmp_path):
     x, objective = problem()
     settings = {"max_epochs": 20, "checkpoint": str(tmp_path / "c"), "checkpoint_every": 1, "resume": True}
     failing = range(4, 99)
-    with pytest.raises(FloatingPointError, match="in epoch 6, after 3 failed steps"):
+    with pytest.raises(FloatingPointError, match="epoch 6, after 3"):
         train(Unsteady(failing), objective, x, FitConfig(**settings, max_skipped=2))
     assert read(tmp_path / "c").settings["n_failed"] == 2  # epochs 4 and 5
-    with pytest.raises(FloatingPointError, match="in epoch 6, after 3 failed steps"):
+    with pytest.raises(FloatingPointError, match="epoch 6, after 3"):
         train(Unsteady(range(1, 99)), objective, x, FitConfig(**settings, max_skipped=2))
     # A fit that gave up goes on if it may skip more.
     assert len(train(Unsteady({1}), objective, x, FitConfig(**settings, max_skipped=3)).history) == 20
@@ -791,31 +787,31 @@ def test_a_long_gradient_is_shortened():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_epochs": 0}, "max_epochs=0 must be >= 1"),
-        ({"max_epochs": 1.5}, "max_epochs=1.5 is not a whole number"),
+        ({"max_epochs": 0}, "max_epochs=0"),
+        ({"max_epochs": 1.5}, "max_epochs=1.5"),
         ({"n_draws": 0}, "n_draws=0"),
         ({"validate_every": 0}, "validate_every=0"),
         ({"checkpoint_every": 0}, "checkpoint_every=0"),
         ({"batch_balls": 0}, "batch_balls=0"),
         ({"patience": 0}, "patience=0"),
         ({"seed": -1}, "seed=-1"),
-        ({"schedule": "linear"}, "schedule='linear' is not known; choose one of"),
-        ({"keep": "first"}, "keep='first' is not known; choose one of"),
-        ({"learning_rate": 0}, "learning_rate=0 must be a positive number"),
-        ({"learning_rate": math.nan}, "learning_rate=nan must be"),
-        ({"learning_rate": "fast"}, "learning_rate='fast' is not a number"),
-        ({"weight_decay": -1}, "weight_decay=-1 must be a number >= 0"),
-        ({"averaged": 0.0}, "averaged=0.0 is the last fraction of epochs"),
+        ({"schedule": "linear"}, "schedule='linear'"),
+        ({"keep": "first"}, "keep='first'"),
+        ({"learning_rate": 0}, "learning_rate=0"),
+        ({"learning_rate": math.nan}, "learning_rate=nan"),
+        ({"learning_rate": "fast"}, "learning_rate='fast'"),
+        ({"weight_decay": -1}, "weight_decay=-1"),
+        ({"averaged": 0.0}, "averaged=0.0"),
         ({"averaged": 1.5}, "averaged=1.5"),
-        ({"max_skipped": -1}, "max_skipped=-1 must be >= 0"),
-        ({"max_gradient": 0.0}, "max_gradient=0.0 must be a positive number"),
-        ({"max_gradient": math.nan}, "max_gradient=nan must be a positive number"),
-        ({"max_gradient": "1"}, "max_gradient='1' is not a number"),
-        ({"resume": True}, "resume=True needs checkpoint"),
-        ({"checkpoint": 5}, "checkpoint=5 is not a path; give a file name"),
-        ({"history": 5}, "history=5 is not a path"),
-        ({"progress": "no"}, "progress='no' must be True or False"),
-        ({"keep": "average", "patience": 3}, "which a fit with patience may not reach; choose keep='best'"),
+        ({"max_skipped": -1}, "max_skipped=-1"),
+        ({"max_gradient": 0.0}, "max_gradient=0.0"),
+        ({"max_gradient": math.nan}, "max_gradient=nan"),
+        ({"max_gradient": "1"}, "max_gradient='1'"),
+        ({"resume": True}, "resume=True"),
+        ({"checkpoint": 5}, "checkpoint=5"),
+        ({"history": 5}, "history=5"),
+        ({"progress": "no"}, "progress='no'"),
+        ({"keep": "average", "patience": 3}, "patience.*keep='best'"),
     ],
 )
 def test_bad_settings_are_named(options, message):
@@ -855,15 +851,16 @@ def test_numpy_scalars_become_plain(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"keep": "best"}, "keep='best' needs validate"),
-        (
+        ({"keep": "best"}, "keep='best'"),
+        pytest.param(
             {"checkpoint": "/proc/c"},
-            r"checkpoint='/proc/c' cannot be written \(.*\); name a file in a folder",
+            "checkpoint='/proc/c'",
+            marks=pytest.mark.posix,
         ),
-        ({"checkpoint": "/"}, "checkpoint='/' is a folder"),
-        ({"patience": 3}, "patience needs validate"),
-        ({"checkpoint": "/no/such/folder/c"}, "checkpoint='/no/such/folder/c': its folder does not exist"),
-        ({"history": "/no/such/folder/h"}, "history='/no/such/folder/h': its folder does not exist"),
+        ({"checkpoint": "/"}, "checkpoint='/' .*folder"),
+        ({"patience": 3}, "validate"),
+        ({"checkpoint": "/no/such/folder/c"}, "checkpoint='/no/such/folder/c'"),
+        ({"history": "/no/such/folder/h"}, "history='/no/such/folder/h'"),
     ],
 )
 def test_what_would_fail_late_fails_before_the_first_epoch(options, message):
@@ -874,19 +871,19 @@ def test_what_would_fail_late_fails_before_the_first_epoch(options, message):
 
 def test_arguments_that_do_not_fit_are_named():
     x, objective = problem()
-    with pytest.raises(ValueError, match="x has 59 rows and the objective 60"):
+    with pytest.raises(ValueError, match=r"59 rows.*60"):
         train(network(), objective, x[1:])
-    with pytest.raises(ValueError, match="x is ndarray; give a tensor"):
+    with pytest.raises(ValueError, match="x is ndarray"):
         train(network(), objective, x.numpy())
-    with pytest.raises(ValueError, match="model is Linear; give a RandomMap"):
+    with pytest.raises(ValueError, match="model is Linear"):
         train(nn.Linear(1, 1), objective, x)
-    with pytest.raises(ValueError, match="config is dict; give a FitConfig"):
+    with pytest.raises(ValueError, match="config is dict"):
         train(network(), objective, x, {"max_epochs": 3})
-    with pytest.raises(ValueError, match="objective is function; give an Objective"):
+    with pytest.raises(ValueError, match="objective is function"):
         train(network(), score, x)
     with pytest.raises(ValueError, match="RandomMLP has no parameters to train"):
         train(network().requires_grad_(False), objective, x)
-    with pytest.raises(ValueError, match=r"x is torch.float64 and the model torch.float32"):
+    with pytest.raises(ValueError, match=r"float64 .*float32"):
         train(network(), objective, x.double())
 
 
@@ -899,13 +896,16 @@ def lines(path):
     return [json.loads(line) for line in text.splitlines()]
 
 
+@pytest.mark.posix
 def test_a_full_disk_ends_the_history_file_and_not_the_fit(tmp_path):
+    import resource
+
     x, objective = problem()
     path = tmp_path / "h"
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (300, hard))
     try:
-        with pytest.warns(UserWarning, match=r"h' could not be written .* ends here. Training goes on"):
+        with pytest.warns(UserWarning, match=r"h' could not be written"):
             fit = train(network(), objective, x, FitConfig(max_epochs=20, history=str(path)))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -968,7 +968,10 @@ def test_the_bar_is_silent_in_a_pipe(monkeypatch, capfd):
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.posix
 def test_the_bar_shows_loss_score_and_time_left_on_a_terminal(monkeypatch, capfd):
+    import pty
+
     text = shown(monkeypatch, pty.openpty())
     assert re.search(r"6/6 loss -?\d[\d.e-]*, best score \d", text)
     assert re.search(r"\d:\d\d:\d\d", text)
@@ -1045,6 +1048,7 @@ def check_campaign(tmp_path, kills, seed):
     return epochs
 
 
+@pytest.mark.posix
 def test_a_killed_fit_resumes_to_the_same_end(tmp_path):
     check_campaign(tmp_path, kills=1, seed=0)
 

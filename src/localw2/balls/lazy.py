@@ -1,4 +1,4 @@
-"""Neighbourhoods of millions of rows: balls that are found only when a block of them is asked for."""
+"""Neighbourhoods of millions of rows, whose balls are found only when a block of them is requested."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from localw2._validation import Array, as_rows, check_radius
 from localw2.balls.neighborhoods import (
+    Nearest,
     Neighborhoods,
     check_balls,
     check_k,
@@ -20,22 +21,22 @@ from localw2.balls.neighborhoods import (
     warn_of_singletons,
 )
 from localw2.balls.norms import Norm, check_norm
-from localw2.balls.ragged import Nearest, compact, merge
+from localw2.balls.ragged import compact, merge
 from localw2.balls.search import BallSearch, NearestSearch, nearest_search, radius_search
 
-# Rows that a lazy graph looks at to see whether its balls are all singletons.
+# Rows whose balls a lazy graph inspects, to see whether nearly all are singletons.
 PROBED_ROWS = 1000
-# Rows from which on estimators take lazy balls: all balls of fewer take a second a step at most.
+# Above this many rows estimators use lazy balls; below, a step on all balls takes at most a second.
 MANY_ROWS = 50_000
-SLACK = 1.0  # of a search among so many: 8 times faster, and balls of a radius that is 3 % larger
+SLACK = 1.0  # of a search among that many rows: 8 times faster, with a 3 % larger radius
 
 
 @final
 class LazyNeighborhoods:
-    """The same balls, found only when a block of them is asked for: memory grows with rows, not edges.
+    """The balls of ``Neighborhoods``, found block by block, so that memory grows with rows and not edges.
 
-    Ball i is the i-th kept row's own; ``block`` merges identical balls inside the block. Holds x
-    embedded (8 bytes a value), its KD-tree and, with ``min_size`` > 1, one number a row.
+    Ball i belongs to the i-th kept row; ``block`` merges identical balls inside the block. Stored are the
+    embedded x (8 bytes per value), its KD-tree and, with ``min_size`` > 1, one number per row.
 
     >>> lazy = LazyNeighborhoods.nearest(np.arange(1000.0), k=51)
     >>> rows, hoods = lazy.block(range(100, 110))
@@ -50,13 +51,13 @@ class LazyNeighborhoods:
         if min_size > 1:
             self._centres = np.flatnonzero(search.sizes(self._centres) >= min_size)
             if len(self._centres) == 0:
-                raise ValueError(f"no ball has {min_size} rows. Take a larger delta, or nearest(x, k).")
+                raise ValueError(f"no ball has {min_size} rows. Use a larger delta, or nearest(x, k).")
         self.ball_of_row = torch.full((self.n_rows,), -1)
         self.ball_of_row[torch.from_numpy(self._centres)] = torch.arange(len(self._centres))
         self.weights = torch.ones(len(self._centres), dtype=torch.float64)
 
-    def _warned(self, min_size: int, setting: str) -> LazyNeighborhoods:
-        """Tell of singletons from a look at some rows: counting all would cost a pass over the data."""
+    def _warn(self, min_size: int, setting: str) -> LazyNeighborhoods:
+        """Warn of singletons, judged from some rows: counting all would take a pass over the data."""
         sizes = self._probed_sizes()
         if min_size == 1:
             warn_of_singletons(int((sizes == 1).sum()), len(sizes), setting, stacklevel=4)
@@ -68,16 +69,16 @@ class LazyNeighborhoods:
 
     @property
     def probed_size(self) -> float:
-        """The mean size of the balls of some rows."""
+        """The mean ball size, estimated from some rows."""
         return float(self._probed_sizes().mean())
 
     @property
     def slack(self) -> float:
-        """How much farther than the k-th nearest row the k-th of a ball may be, as a fraction."""
+        """By what fraction the k-th row of a ball may be farther away than the k-th nearest row."""
         return self._search.slack if isinstance(self._search, NearestSearch) else 0.0
 
     def at_least(self, min_size: int) -> LazyNeighborhoods:
-        """Only the balls of at least ``min_size`` rows, from a counting pass that keeps no edges."""
+        """The same graph with only the balls of at least ``min_size`` rows, counted in one pass."""
         kept = LazyNeighborhoods(self._search, min_size)
         return self if kept.n_balls == self.n_balls else kept
 
@@ -94,7 +95,7 @@ class LazyNeighborhoods:
         """Closed balls of radius delta, as ``Neighborhoods.within``."""
         radius, limits = check_radius(delta), size_limits(min_size, max_size, random_state)
         lazy = cls(radius_search(x, radius, check_norm(norm), *limits), min_size)
-        return lazy._warned(min_size, f"delta={radius:.6g}")
+        return lazy._warn(min_size, f"delta={radius:.6g}")
 
     @classmethod
     def nearest(
@@ -109,32 +110,32 @@ class LazyNeighborhoods:
     ) -> LazyNeighborhoods:
         """The k nearest rows of each row, as ``Neighborhoods.nearest``.
 
-        With ``slack`` s the k-th row found may be 1 + s times as far as the k-th nearest: s = 1 is 8 times
-        faster on a million rows of 8 columns, where that distance is then 3 % larger.
+        With ``slack`` s the k-th row found may be 1 + s times as far away as the k-th nearest. On a million
+        rows with 8 columns, s = 1 is 8 times faster and makes that distance 3 % larger.
         """
         rows = as_rows(x)
         k, limits = check_k(k, len(rows)), size_limits(min_size, max_size, random_state)
         search = nearest_search(rows, k, check_norm(norm), *limits, slack=_check_slack(slack))
         lazy = cls(search, min_size)
-        return lazy._warned(min_size, f"k={k}")
+        return lazy._warn(min_size, f"k={k}")
 
     @classmethod
     def of(
         cls, x: Any, balls: Nearest | float, norm: Norm | None = None, slack: float = 0.0
     ) -> LazyNeighborhoods:
-        """Balls as they were chosen: a radius, or ``Nearest(k)``, of which no more than there are rows."""
+        """Balls of a given radius, or of ``Nearest(k)`` rows, where k is at most the number of rows."""
         if isinstance(balls, Nearest):
             return cls.nearest(x, min(balls.k, len(as_rows(x))), norm, slack=slack)
         return cls.within(x, balls, norm)
 
     @property
     def n_balls(self) -> int:
-        """Number of balls, one a kept row."""
+        """Number of balls, one per kept row."""
         return len(self._centres)
 
     @property
     def sizes(self) -> Tensor:
-        """The size of every ball: a counting pass over the data that keeps no edges."""
+        """The size of every ball, counted in one pass over the data that stores no edges."""
         return torch.from_numpy(self._search.sizes(self._centres).astype(np.int64))
 
     def block(self, balls: Any, weights: Any = None) -> tuple[Tensor, Neighborhoods]:
@@ -148,7 +149,7 @@ class LazyNeighborhoods:
         return torch.from_numpy(rows), Neighborhoods(merged, len(rows), weight, own)
 
     def order(self) -> Array:
-        """All balls, such that those side by side are near each other."""
+        """All balls, in an order where consecutive ones are near each other."""
         balls: Array = self.ball_of_row.numpy()[self._search.order()]
         return balls[balls >= 0]
 
@@ -158,5 +159,5 @@ class LazyNeighborhoods:
 
 def _check_slack(slack: Any) -> float:
     if isinstance(slack, bool) or not isinstance(slack, Real) or not 0 <= float(slack) < math.inf:
-        raise ValueError(f"slack={slack!r} must be a number >= 0: 0 finds the nearest rows, 1 nearly those.")
+        raise ValueError(f"slack={slack!r} must be a number >= 0: 0 is exact, 1 is fast and nearly exact.")
     return float(slack)

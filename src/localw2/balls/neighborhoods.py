@@ -1,4 +1,4 @@
-"""Neighbourhoods: sparse balls of rows, the one graph that every local loss is computed on."""
+"""Neighbourhoods: sparse balls of rows, the graph on which every local loss is computed."""
 
 from __future__ import annotations
 
@@ -11,33 +11,40 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from localw2._validation import Array, as_array, as_rows, check_count, check_radius, seed_of
+from localw2._validation import Array, as_array, as_rows, check_count, check_radius, seed_from
 from localw2.balls.norms import Norm, check_norm
-from localw2.balls.ragged import Balls, Nearest, compact, merge
+from localw2.balls.ragged import Balls, Bucket, compact, merge
 from localw2.balls.search import BallSearch, RadiusSearch, cells, nearest_search, radius_search
 
 T = TypeVar("T")
 
 
+@final
 @dataclass(frozen=True)
-class Bucket:
-    """Balls of like size as a rectangle: ``rows`` (balls, width), where the number of rows means padding."""
+class Nearest:
+    """Adaptive balls: the k rows nearest to each row, itself included.
 
-    balls: Tensor
-    rows: Tensor
+    >>> Neighborhoods.of([0.0, 1.0, 3.0, 7.0], Nearest(2))
+    Neighborhoods(4 rows, 3 balls of 2 rows (1 identical ones merged), 6 edges)
+    """
+
+    k: int
+
+    def __post_init__(self) -> None:
+        check_count(self.k, "k of Nearest", 1, why="a ball holds its own row")
 
 
 @final
 class Neighborhoods:
     r"""Balls of rows in compressed (CSR) form: ball b holds ``rows[indptr[b]:indptr[b + 1]]``, ascending.
 
-    Rows whose balls hold the same rows share one stored ball, whose ``weights`` entry counts them, and
-    ``ball_of_row`` tells which ball is a row's own (-1 where ``min_size`` dropped it). A local loss is
-    the weighted mean over the kept balls, :math:`\sum_b w_b v_b / \sum_b w_b`: with nothing dropped this
+    Rows whose balls hold the same rows share one stored ball. Its entry in ``weights`` is the number of
+    such rows, and ``ball_of_row`` gives the ball of each row (-1 where ``min_size`` dropped it). A local loss
+    is the weighted mean over the kept balls, :math:`\sum_b w_b v_b / \sum_b w_b`; if none is dropped, this
     is the paper's :math:`\frac1N\sum_i`.
 
-    Memory: 4 bytes an edge (8 beyond 2^31 rows); up to four times that, plus about 300 MB for a chunk of
-    the search, while building (``make bench-neighbors``). ``LazyNeighborhoods`` never holds all edges.
+    Memory: 4 bytes per edge (8 beyond 2^31 rows). Construction takes up to four times that, plus about 300 MB
+    for a chunk of the search (``make bench-neighbors``). ``LazyNeighborhoods`` never holds all edges.
 
     >>> hoods = Neighborhoods.within([0.0, 0.1, 0.2, 0.9], delta=0.1)
     >>> hoods
@@ -70,10 +77,10 @@ class Neighborhoods:
     ) -> Neighborhoods:
         r"""Closed balls: ball i holds every j with :math:`|x_j - x_i|_x \le\delta`, i included.
 
-        The comparison allows for the rounding of x (1e-9 to 1e-3 of delta), so that a grid of step
-        delta gives every inner row its two neighbours. ``min_size`` drops smaller balls; ``max_size``
-        thins larger ones at random, always keeping the centre (full balls are still gone through, once for
-        each distinct x).
+        The comparison allows for the rounding of x (1e-9 to 1e-3 of delta), so that on a grid with step
+        delta every inner row has its two neighbours. ``min_size`` drops smaller balls; ``max_size`` thins
+        larger ones at random, always keeping the centre (full balls are still searched, once for each
+        distinct x).
 
         >>> Neighborhoods.within(np.arange(10) / 10, delta=0.1).sizes
         tensor([2, 3, 3, 3, 3, 3, 3, 3, 3, 2])
@@ -97,7 +104,7 @@ class Neighborhoods:
     ) -> Neighborhoods:
         """Adaptive balls: ball i holds the k rows nearest to row i, i included.
 
-        Where more rows than are wanted share an x, ``random_state`` chooses which, so that all of them serve.
+        Where more rows share an x than are needed, ``random_state`` chooses among them, so that all are used.
 
         >>> Neighborhoods.nearest([0.0, 1.0, 3.0, 7.0], k=2).rows.reshape(-1, 2)
         tensor([[0, 1],
@@ -114,14 +121,14 @@ class Neighborhoods:
 
     @classmethod
     def of(cls, x: Any, balls: Nearest | float, norm: Norm | None = None) -> Neighborhoods:
-        """Balls as they were chosen: a radius, or ``Nearest(k)``, of which no more than there are rows."""
+        """Balls of a given radius, or of ``Nearest(k)`` rows, where k is at most the number of rows."""
         if isinstance(balls, Nearest):
             return cls.nearest(x, min(balls.k, len(as_rows(x))), norm)
         return cls.within(x, balls, norm)
 
     @classmethod
     def whole(cls, n: int) -> Neighborhoods:
-        """One ball with all n rows: a local loss on it is the global loss.
+        """One ball with all n rows, on which a local loss is the global loss.
 
         >>> Neighborhoods.whole(1000)
         Neighborhoods(1000 rows, 1 ball of 1000 rows, 1000 edges)
@@ -132,7 +139,7 @@ class Neighborhoods:
 
     @classmethod
     def singletons(cls, n: int) -> Neighborhoods:
-        """Every row a ball of its own: squared W2 is then the mean squared error, the energy score row-wise.
+        """One ball per row, on which squared W2 is the mean squared error and the energy score is row-wise.
 
         >>> Neighborhoods.singletons(3)
         Neighborhoods(3 rows, 3 balls of 1 row, 3 edges)
@@ -143,9 +150,9 @@ class Neighborhoods:
 
     @classmethod
     def cells(cls, x: Any, size: int, norm: Norm | None = None) -> Neighborhoods:
-        """Disjoint balls: every row in one cell of ``size`` / 2 to ``size`` rows, found by halving x.
+        """Disjoint balls: every row is in one cell of ``size`` / 2 to ``size`` rows, found by halving x.
 
-        In linear memory and seconds for a million rows: enough where "local" may be rough.
+        This takes linear memory, and seconds for a million rows: enough where "local" may be approximate.
 
         >>> Neighborhoods.cells(np.arange(1000.0), size=100)
         Neighborhoods(1000 rows, 16 balls of 62 to 63 rows, median 62 (984 identical ones merged), 1000 edges)
@@ -181,9 +188,9 @@ class Neighborhoods:
     def block(self, balls: Any, weights: Any = None) -> tuple[Tensor, Neighborhoods]:
         """The rows that these balls need, and the balls re-indexed to those rows.
 
-        A mini-batch on one machine, or a shard of many: simulate ``x[rows]`` only, then take the loss on
-        the returned graph. Each ball keeps its weight, or has that of ``weights`` (how often it was drawn,
-        say); a row's own ball is -1 if it is not in the block.
+        Use it for a mini-batch, or for a shard on each of several machines: simulate only ``x[rows]``, then
+        compute the loss on the returned graph. Each ball keeps its weight unless ``weights`` are given (how
+        often it was drawn, for example); a row's own ball is -1 if it is not in the block.
 
         >>> rows, part = Neighborhoods.within([0.0, 0.1, 0.2, 0.9], 0.1).block([0, 3])
         >>> rows, part.sizes
@@ -198,30 +205,30 @@ class Neighborhoods:
         return torch.from_numpy(rows), Neighborhoods(local, len(rows), weight, own)
 
     def order(self, places: Array) -> Array:
-        """The balls in the order of their rows' places (N,) on a line: of two, the first owner's decides."""
+        """The balls in the order of the positions ``places`` (N,) of the first row that each belongs to."""
         own = self.ball_of_row.numpy()
         kept, first = np.unique(own, return_index=True)
         balls: Array = kept[kept >= 0][np.argsort(places[first[kept >= 0]], kind="stable")]
         return balls
 
     def at_least(self, min_size: int) -> Neighborhoods:
-        """The same rows with only the balls of at least ``min_size`` rows."""
+        """The same graph with only the balls of at least ``min_size`` rows."""
         if bool((self.sizes >= min_size).all()):
             return self
         kept = self.sizes.numpy() >= min_size
         if not kept.any():
             raise ValueError(
                 f"no ball has {min_size} rows (the largest has {int(self.sizes.max())}). "
-                "Take a larger delta, or Neighborhoods.nearest(x, k)."
+                "Use a larger delta, or Neighborhoods.nearest(x, k)."
             )
         place = np.append(np.where(kept, np.cumsum(kept) - 1, -1), -1)
         own = place[self.ball_of_row.numpy()]
         return Neighborhoods(self.balls.take(kept), self.n_rows, self.weights.numpy()[kept], own)
 
     def buckets(self, growth: float, max_elements: int | None = None) -> list[Bucket]:
-        """The balls in rectangular groups of like size, padded: at most ``growth`` times wider than a ball.
+        """The balls in padded rectangles of similar size, at most ``growth`` times as wide as any ball in it.
 
-        ``max_elements`` bounds rows x width of a group (one ball may exceed it alone).
+        ``max_elements`` bounds balls x width of a rectangle (a single ball may exceed it).
         """
         order = np.argsort(self.balls.sizes, kind="stable")[::-1]
         sizes, starts = self.balls.sizes[order], self.balls.starts[order]
@@ -243,8 +250,8 @@ class Neighborhoods:
         """The size of each row's own ball, 0 where it was dropped."""
         return torch.cat([self.sizes, torch.zeros(1, dtype=torch.int64)])[self.ball_of_row]
 
-    def cached(self, key: Any, build: Callable[[], T]) -> T:
-        """Compute something once per graph (an engine's layout, say) and keep it."""
+    def compute_once(self, key: Any, build: Callable[[], T]) -> T:
+        """Compute something once per graph (the layout of an engine, for example) and keep it."""
         if key not in self._cache:
             self._cache[key] = build()
         found: T = self._cache[key]
@@ -261,48 +268,50 @@ class Neighborhoods:
 
 
 def size_limits(min_size: int, max_size: int | None, random_state: Any) -> tuple[int | None, int]:
-    """The largest ball and a seed, checked."""
+    """Check the limits on ball sizes; return the largest size and a seed."""
     check_count(min_size, "min_size", 1)
     if max_size is not None:
-        check_count(max_size, "max_size", min_size, why="it must not be below min_size")
-    return max_size, seed_of(random_state)
+        check_count(max_size, "max_size", min_size, why="it must be at least min_size")
+    return max_size, seed_from(random_state)
 
 
 def check_k(k: Any, n_rows: int) -> int:
-    """Return k, unless there are fewer rows."""
-    return check_count(k, "k", 1, n_rows, f"x has {n_rows} rows, so no row has more neighbours than that")
+    """Return k if there are at least k rows."""
+    return check_count(k, "k", 1, n_rows, f"x has only {n_rows} rows")
 
 
 def check_weights(weights: Any, n_balls: int) -> Array:
-    """Return one positive weight a ball, (n_balls,)."""
+    """Return one positive weight per ball, (n_balls,)."""
     values = as_array(weights, "weights").astype(np.float64)
     if values.shape != (n_balls,) or not (values > 0).all():
         raise ValueError(
-            f"weights has shape {values.shape}, smallest {values.min():g}; give a number > 0 for each of the "
-            f"{n_balls} balls."
+            f"weights has shape {values.shape} and minimum {values.min():g}; give a number > 0 for each of "
+            f"the {n_balls} balls."
         )
     return values
 
 
 def check_balls(balls: Any, n_balls: int) -> Array:
-    """Return numbers of balls, each once, as an array."""
+    """Return distinct indices of balls as an array."""
     chosen = np.atleast_1d(np.asarray(balls))
     if chosen.ndim != 1 or len(chosen) == 0 or chosen.dtype.kind not in "iu":
-        raise ValueError(f"balls={balls!r} must be a non-empty list of whole numbers.")
+        raise ValueError(f"balls={balls!r} must be a non-empty list of integers.")
     if chosen.min() < 0 or chosen.max() >= n_balls:
-        raise ValueError(f"balls run from {chosen.min()} to {chosen.max()}; there are 0 to {n_balls - 1}.")
+        raise ValueError(
+            f"balls has indices from {chosen.min()} to {chosen.max()}; valid are 0 to {n_balls - 1}."
+        )
     if len(np.unique(chosen)) < len(chosen):
-        raise ValueError("balls has repeats; a block holds each ball once, with its weight.")
+        raise ValueError("balls has duplicates; a block holds each ball once, with its weight.")
     return chosen.astype(np.int64)
 
 
 def _assemble(search: BallSearch, min_size: int) -> Neighborhoods:
-    """Every ball of a search, small ones dropped, identical ones merged."""
+    """All balls of a search, with small ones dropped and identical ones merged."""
     n = search.n_rows
     if isinstance(search, RadiusSearch) and search.max_size is None:
         if search.is_one_ball:
             return Neighborhoods.whole(n).at_least(min_size)
-        # Copies of one x have one ball: search once for each distinct x.
+        # Copies of one x share a ball: search once for each distinct x.
         centres, ball_of_row = np.unique(search.leader, return_inverse=True)
     else:
         # Copies side by side, so that a chunk finds their common ball once.
@@ -311,7 +320,7 @@ def _assemble(search: BallSearch, min_size: int) -> Neighborhoods:
     copies = np.bincount(ball_of_row, minlength=len(centres))
     parts, numbers, weights, done, known = [], [], [], 0, 0
     for found in search.chunks(centres):
-        # Merging inside each chunk first keeps duplicates from ever being held together.
+        # Merge inside each chunk first, so that all duplicates are never in memory at once.
         distinct, number, weight = merge(found, copies[done : done + len(found.sizes)])
         parts.append(distinct)
         numbers.append(number + known)
@@ -319,11 +328,11 @@ def _assemble(search: BallSearch, min_size: int) -> Neighborhoods:
         done, known = done + len(found.sizes), known + len(distinct.sizes)
     merged, number, weight = merge(Balls.join(parts), np.concatenate(weights))
     hoods = Neighborhoods(merged, n, weight, number[np.concatenate(numbers)][ball_of_row])
-    return _in_row_order(hoods).at_least(min_size)
+    return _sort_by_row(hoods).at_least(min_size)
 
 
-def _in_row_order(hoods: Neighborhoods) -> Neighborhoods:
-    """Number the balls by the first row whose own they are."""
+def _sort_by_row(hoods: Neighborhoods) -> Neighborhoods:
+    """Number the balls by the first row that they belong to."""
     own = hoods.ball_of_row.numpy()
     kept, first = np.unique(own, return_index=True)
     order = kept[np.argsort(first)]
@@ -334,10 +343,10 @@ def _in_row_order(hoods: Neighborhoods) -> Neighborhoods:
 
 
 def warn_of_singletons(alone: int, rows: int, setting: str, stacklevel: int) -> None:
-    """Tell where nearly all balls hold one row."""
+    """Warn if nearly all balls hold one row."""
     if rows > 1 and alone >= 0.9 * rows:
         warnings.warn(
             f"{setting} leaves {alone} of {rows} balls with one row, where the loss cannot see spread. "
-            "Take a larger delta or more neighbours: Neighborhoods.nearest(x, 20) gives every row 20.",
+            "Use a larger delta, or a fixed number of rows per ball: Neighborhoods.nearest(x, 20).",
             stacklevel=stacklevel,
         )

@@ -31,11 +31,11 @@ class Norm(ABC):
 
 
 def check_norm(norm: Any) -> Norm:
-    """The norm, or the plain one for None."""
+    """Return the norm, or the Euclidean one for None."""
     if norm is None:
         return Euclidean()
     if not isinstance(norm, Norm):
-        raise ValueError(f"norm={norm!r} is not a norm; give Euclidean(), Weighted(...) or Mahalanobis(...).")
+        raise ValueError(f"norm={norm!r} is not a norm; pass Euclidean(), Weighted(...) or Mahalanobis(...).")
     return norm
 
 
@@ -68,8 +68,20 @@ class Weighted(Norm):
         if values.ndim != 1:
             raise ValueError(f"weights has shape {values.shape}; expected one number per column of x.")
         if not values.any():
-            raise ValueError("weights are all zero, so every row would be at distance 0 of every other.")
+            raise ValueError("weights are all zero, so all rows would be at distance 0 from each other.")
         object.__setattr__(self, "weights", tuple(float(c) for c in values))
+
+    @classmethod
+    def standardised(cls, x: Any) -> Weighted:
+        """Distance in standard deviations of each column; constant columns keep weight 1.
+
+        >>> Weighted.standardised([[0.0, 7.0], [4.0, 7.0]]).weights
+        (0.5, 1.0)
+        """
+        rows = as_rows(x).astype(np.float64)
+        scale = rows.std(0)
+        # Rounding gives a constant column a tiny spread, by which nothing must be divided.
+        return cls(1 / np.where(scale > 1e-12 * np.abs(rows.mean(0)), scale, 1.0))
 
     @classmethod
     def from_regression(cls, x: Any, y: Any) -> Weighted:
@@ -84,7 +96,7 @@ class Weighted(Norm):
         rows = as_rows(x).astype(np.float64)
         outputs = as_array(y, "y").astype(np.float64)
         if len(outputs) != len(rows):
-            raise ValueError(f"x has {len(rows)} rows and y has {len(outputs)}; they must be pairs.")
+            raise ValueError(f"x has {len(rows)} rows and y has {len(outputs)}; they must match row by row.")
         outputs = outputs.reshape(len(rows), -1)
         slopes = np.linalg.lstsq(rows - rows.mean(0), outputs - outputs.mean(0), rcond=None)[0]
         weights = np.sqrt((slopes**2).sum(1))
@@ -119,18 +131,22 @@ class Mahalanobis(Norm):
     def __init__(self, matrix: Any) -> None:
         values = as_array(matrix, "matrix").astype(np.float64)
         if values.ndim != 2 or values.shape[0] != values.shape[1]:
-            raise ValueError(f"matrix has shape {values.shape}; a metric is square, one row per column of x.")
+            raise ValueError(
+                f"matrix has shape {values.shape}; a metric must be square, with one row per column of x."
+            )
         scale = np.abs(values).max()
         if scale == 0 or np.abs(values - values.T).max() > 1e-8 * scale:
-            raise ValueError("matrix is zero or not symmetric; a metric M must equal its transpose.")
+            raise ValueError("matrix is zero or not symmetric; a metric must equal its transpose.")
         lowest = float(np.linalg.eigvalsh(values).min())
         if lowest < -1e-10 * scale:
-            raise ValueError(f"matrix has the eigenvalue {lowest:.3g} < 0; a metric must not be negative.")
+            raise ValueError(
+                f"matrix has the eigenvalue {lowest:.3g} < 0; a metric must be positive semi-definite."
+            )
         object.__setattr__(self, "matrix", tuple(tuple(float(v) for v in row) for row in values))
 
     @classmethod
     def from_data(cls, x: Any) -> Mahalanobis:
-        """The inverse covariance of x, so that distance is in standard deviations along every direction.
+        """The inverse covariance of x, so that distances count standard deviations in every direction.
 
         >>> x = np.array([[0.0, 0.0], [2.0, 0.0], [0.0, 20.0], [2.0, 20.0]])
         >>> Mahalanobis.from_data(x).embed([[2.0, 0.0]]).round(3)
@@ -138,14 +154,14 @@ class Mahalanobis(Norm):
         """
         rows = as_rows(x).astype(np.float64)
         if len(rows) < 2:
-            raise ValueError("one row has no covariance; give at least two.")
+            raise ValueError("x has one row, which has no covariance; give at least two.")
         if not np.ptp(rows, axis=0).any():
-            raise ValueError("x does not vary, so it has no covariance to measure distance by.")
-        # In SDs of each column first: a column in small units must not pass for one without spread.
+            raise ValueError("x is constant, so it has no covariance from which to measure distance.")
+        # Standardise first: a column in small units must not look like one without spread.
         scale = rows.std(0)
         scale = np.where(scale > 0, scale, 1.0)
         covariance = np.atleast_2d(np.cov((rows - rows.mean(0)) / scale, rowvar=False))
-        # Columns that add up to a constant (0 and 1 for each name) have no spread in one direction.
+        # Columns that add up to a constant (one-hot encodings) have no spread in one direction.
         metric = np.linalg.pinv(covariance, rcond=1e-12, hermitian=True)
         return cls(metric / np.outer(scale, scale))
 
@@ -153,9 +169,9 @@ class Mahalanobis(Norm):
         metric = np.asarray(self.matrix)
         if rows.shape[1] != len(metric):
             raise ValueError(
-                f"x has {rows.shape[1]} column(s) and the metric is {metric.shape}; they must agree."
+                f"x has {rows.shape[1]} column(s) and the metric has shape {metric.shape}; they must agree."
             )
-        # Columns on one scale first: eigenvalues lose the digits of a column in small units.
+        # Put columns on one scale first: eigenvalues lose the digits of a column in small units.
         unit = np.sqrt(np.clip(np.diag(metric), 0, None))
         unit = np.where(unit > 0, unit, 1.0)
         eigenvalues, directions = np.linalg.eigh(metric / np.outer(unit, unit))
@@ -165,9 +181,9 @@ class Mahalanobis(Norm):
 
 
 def candidate_norms(x: Any, y: Any, relevance: Any = None) -> dict[str, Norm]:
-    """Norms that may suit x (N, p) and y (N,) or (N, d), by name, the simplest first.
+    """Candidate norms for x (N, p) and y (N,) or (N, d), by name, the simplest first.
 
-    ``relevance`` (p,) says by how much each standardised column moves y.
+    ``relevance`` (p,) says how strongly each standardised column affects y.
 
     >>> x, y = np.random.default_rng(0).normal(size=(50, 2)), np.arange(50.0)
     >>> list(candidate_norms(x, y)), list(candidate_norms(x[:, :1], y))
@@ -175,7 +191,7 @@ def candidate_norms(x: Any, y: Any, relevance: Any = None) -> dict[str, Norm]:
     """
     rows = as_rows(x).astype(np.float64)
     scale = rows.std(0)
-    # Rounding gives a constant column a tiny spread; it must not decide what is near.
+    # Rounding gives a constant column a tiny spread, which must not decide what is near.
     faint = 1e-12 * np.abs(rows).max(0)
     unit = np.where(scale > faint, 1 / np.where(scale > 0, scale, 1.0), 0.0)
     if not unit.any():
@@ -187,19 +203,19 @@ def candidate_norms(x: Any, y: Any, relevance: Any = None) -> dict[str, Norm]:
         weights = as_array(relevance, "relevance").astype(np.float64)
         if weights.shape != unit.shape or (weights < 0).any():
             raise ValueError(
-                f"relevance has shape {weights.shape}, smallest {weights.min():g}; "
+                f"relevance has shape {weights.shape} and minimum {weights.min():g}; "
                 f"give one number >= 0 for each of the {len(unit)} columns."
             )
         if (weights * unit).any():
             found["relevance"] = Weighted(weights / weights.max() * unit)
     try:
         outputs = as_array(y, "y").astype(np.float64).reshape(len(rows), -1)
-        spread = outputs.std(0)  # or the units of several outputs would decide
+        spread = outputs.std(0)  # otherwise the units of the outputs would decide
         slopes = Weighted.from_regression(
             rows - rows.mean(0), outputs / np.where(spread > 0, spread, 1.0)
         ).weights
         found["slopes"] = Weighted(np.where(unit > 0, np.asarray(slopes), 0.0))
-    except ValueError:  # y has no slope in x: nothing to weigh by
+    except ValueError:  # y has no slope in x, so there are no weights
         pass
     found["mahalanobis"] = Mahalanobis.from_data(rows)
     return found

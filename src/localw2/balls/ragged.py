@@ -1,38 +1,25 @@
-"""Balls of rows as a ragged list: taking some, joining lists, and merging those that hold the same rows."""
+"""Balls of rows as a ragged list: select, concatenate, and merge balls that hold the same rows."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 
-from localw2._validation import Array, check_count
+if TYPE_CHECKING:
+    from torch import Tensor
 
-# Edges compared at a time when balls with equal hashes are checked for equality.
+    from localw2._validation import Array
+
+# Edges compared at a time where balls with equal hashes are checked for equality.
 MERGE_EDGES = 1 << 22
 
 
 @final
 @dataclass(frozen=True)
-class Nearest:
-    """Adaptive balls: the k rows nearest to each row, itself included.
-
-    >>> from localw2 import Neighborhoods
-    >>> Neighborhoods.of([0.0, 1.0, 3.0, 7.0], Nearest(2))
-    Neighborhoods(4 rows, 3 balls of 2 rows (1 identical ones merged), 6 edges)
-    """
-
-    k: int
-
-    def __post_init__(self) -> None:
-        check_count(self.k, "k of Nearest", 1, why="a ball holds its own row")
-
-
-@final
-@dataclass(frozen=True)
 class Balls:
-    """Some balls as a ragged list: ``sizes`` (balls,) and the concatenated, ascending ``rows`` of each."""
+    """Balls as a ragged list: ``sizes`` (balls,), and ``rows``, ascending in each ball, concatenated."""
 
     sizes: Array
     rows: Array
@@ -43,7 +30,7 @@ class Balls:
         return np.cumsum(self.sizes) - self.sizes
 
     def take(self, which: Array) -> Balls:
-        """The chosen balls: by indices, in that order, or by a mask."""
+        """Some of the balls, by indices (in that order) or by a mask."""
         if which.dtype == bool:
             return Balls(self.sizes[which], self.rows[np.repeat(which, self.sizes)])
         starts, sizes = self.starts[which], self.sizes[which]
@@ -51,8 +38,17 @@ class Balls:
 
     @classmethod
     def join(cls, parts: list[Balls]) -> Balls:
-        """The balls of several lists, one after the other."""
+        """The balls of several lists, concatenated."""
         return cls(np.concatenate([p.sizes for p in parts]), np.concatenate([p.rows for p in parts]))
+
+
+@final
+@dataclass(frozen=True)
+class Bucket:
+    """Balls of similar size as a rectangle: ``rows`` (balls, width), padded with the number of rows."""
+
+    balls: Tensor
+    rows: Tensor
 
 
 def steps(sizes: Array) -> Array:
@@ -63,13 +59,13 @@ def steps(sizes: Array) -> Array:
 
 
 def compact(balls: Balls) -> tuple[Array, Balls]:
-    """The distinct rows of some balls, ascending, and the balls counted in those."""
+    """The distinct rows of some balls, ascending, and the balls re-indexed to them."""
     rows, local = np.unique(balls.rows, return_inverse=True)
     return rows.astype(np.int64), Balls(balls.sizes, local.astype(balls.rows.dtype))
 
 
 def merge(balls: Balls, copies: Array) -> tuple[Balls, Array, Array]:
-    """Merge balls with the same rows: the distinct balls, the new number of each old one, the weights."""
+    """Merge balls with the same rows: the distinct balls, the new index of each old one, and the weights."""
     keys = _keys(balls)
     _, first, group = np.unique(keys, return_index=True, return_inverse=True)
     leader = first[group]

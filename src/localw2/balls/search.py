@@ -1,4 +1,4 @@
-"""Which rows lie in which ball: KD-tree queries, in chunks of bounded memory."""
+"""Which rows lie in which ball: KD-tree queries in chunks of bounded memory."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from localw2.balls.ragged import Balls, mix, steps
 if TYPE_CHECKING:
     from localw2.balls.norms import Norm
 
-# Edges (ball, row) that one chunk of a search may hold; a chunk costs about 40 bytes an edge.
+# Edges (ball, row) that one chunk of a search may hold, at about 40 bytes each.
 CHUNK_EDGES = 2_000_000
 
 
 @dataclass(frozen=True)
 class BallSearch(ABC):
-    """Finds the ball around given rows of the embedded x (N, p).
+    """Find the balls around given rows of the embedded x (N, p).
 
-    ``max_size`` thins larger balls to a random subset that keeps the centre. Which rows stay depends
-    on (seed, x, row) alone, so a ball is the same in whatever chunk or block it is asked for.
+    ``max_size`` thins larger balls to a random subset that keeps the centre. Which rows are kept depends
+    only on (seed, x, row), so that a ball is the same in every chunk or block.
     """
 
     embedded: Array
@@ -56,18 +56,18 @@ class BallSearch(ABC):
 
     @abstractmethod
     def sizes(self, centres: Array) -> Array:
-        """The sizes of these balls, without holding their edges."""
+        """The sizes of these balls, without storing their edges."""
 
     @abstractmethod
     def order(self) -> Array:
-        """All rows, (N,), such that rows side by side are near each other: the order of the tree's leaves."""
+        """All rows, (N,), in the order of the tree's leaves, so that consecutive rows are near each other."""
 
     @abstractmethod
     def _work(self, centres: Array) -> Array:
-        """Edges that finding each of these balls goes through."""
+        """The number of edges visited to find each of these balls."""
 
     def chunks(self, centres: Array) -> Iterator[Balls]:
-        """The balls around these rows, a bounded number of edges at a time (one ball may exceed it alone)."""
+        """The balls around these rows, a bounded number of edges at a time (a single ball may exceed it)."""
         done = np.cumsum(self._work(centres))
         low = 0
         while low < len(centres):
@@ -84,19 +84,19 @@ class RadiusSearch(BallSearch):
 
     radius: float
 
-    # scikit-learn's tree answers radius queries with arrays, scipy's with lists (8 times slower here).
+    # scikit-learn's tree returns arrays from radius queries, scipy's returns lists (8 times slower here).
     @cached_property
     def _tree(self) -> Any:
         return KDTree(self.embedded)
 
     @cached_property
     def is_one_ball(self) -> bool:
-        """Whether the radius surely reaches from every row to every other (the bounding box fits)."""
+        """Whether the bounding box shows that the radius reaches from every row to every other."""
         return bool(np.linalg.norm(np.ptp(self.embedded, axis=0)) <= self.radius)
 
     @cached_property
     def leader(self) -> Array:
-        """A row whose full ball is the row's own: the first with the same x, or row 0 in one large ball."""
+        """A row that has the same full ball: the first with the same x, or row 0 in one large ball."""
         return np.zeros(self.n_rows, np.int64) if self.is_one_ball else super().leader
 
     def _counts(self, centres: Array) -> Array:
@@ -104,11 +104,11 @@ class RadiusSearch(BallSearch):
         return counts
 
     def order(self) -> Array:
-        """The leaves of the tree, one after the other."""
+        """The rows in the order of the tree's leaves."""
         return np.asarray(self._tree.idx_array)
 
     def sizes(self, centres: Array) -> Array:
-        """Counted by the tree; copies of one x are counted once."""
+        """The sizes counted by the tree, once for all copies of an x."""
         leaders, inverse = np.unique(self.leader[centres], return_inverse=True)
         counts = self._counts(leaders)[inverse]
         return counts if self.max_size is None else np.minimum(counts, self.max_size)
@@ -116,7 +116,7 @@ class RadiusSearch(BallSearch):
     def _work(self, centres: Array) -> Array:
         if self.max_size is None:
             return self.sizes(centres)
-        # Copies share one search; it is charged to the first of them.
+        # Copies share one search, which is charged to the first of them.
         leaders, first, inverse = np.unique(self.leader[centres], return_index=True, return_inverse=True)
         counts = self._counts(leaders)
         work = np.minimum(counts, self.max_size)[inverse]
@@ -128,16 +128,16 @@ class RadiusSearch(BallSearch):
         leaders, inverse = np.unique(self.leader[centres], return_inverse=True)
         found = self._tree.query_radius(self.embedded[leaders], self.radius)
         sizes = np.fromiter(map(len, found), np.int64, len(found))
-        full = _sorted_balls(sizes, np.concatenate(found), self.n_rows)
+        full = _sort_balls(sizes, np.concatenate(found), self.n_rows)
         if self.max_size is None or full.sizes.max() <= self.max_size:
             return full if len(leaders) == len(centres) and _is_range(inverse) else full.take(inverse)
-        return self._thinned(full, leaders, inverse, centres)
+        return self._thin(full, leaders, inverse, centres)
 
-    def _thinned(self, full: Balls, leaders: Array, ball: Array, centres: Array) -> Balls:
+    def _thin(self, full: Balls, leaders: Array, ball: Array, centres: Array) -> Balls:
         """A random subset of each centre's ball: the rows that follow the centre in a random cyclic order.
 
-        The order belongs to the full ball, so copies of one x take different windows of it, and every row is
-        in as many balls as any other. ``ball`` is the full ball of each centre.
+        The order belongs to the full ball, so that copies of one x take different windows of it and every
+        row is in equally many balls. ``ball`` is the full ball of each centre.
         """
         assert self.max_size is not None
         owner = np.repeat(np.arange(len(leaders)), full.sizes)
@@ -152,13 +152,13 @@ class RadiusSearch(BallSearch):
         sizes = np.minimum(total, self.max_size)
         window = (np.repeat(place[centres], sizes) + steps(sizes)) % np.repeat(total, sizes)
         rows = shuffled[np.repeat(full.starts[ball], sizes) + window]
-        return _sorted_balls(sizes, rows, self.n_rows)
+        return _sort_balls(sizes, rows, self.n_rows)
 
 
 @final
 @dataclass(frozen=True)
 class NearestSearch(BallSearch):
-    """The k nearest rows, the row itself always among them; copies of one x are chosen at random.
+    """The k nearest rows, always including the row itself; copies of one x are chosen at random.
 
     With ``slack`` s > 0 the search may stop early: the k-th row found is at most 1 + s times as far as the
     k-th nearest (in 8 columns s = 1 takes an eighth of the time, and the distance is 3 % larger on average).
@@ -173,10 +173,10 @@ class NearestSearch(BallSearch):
 
     @cached_property
     def _distinct(self) -> tuple[Any, Array, Array, Array, Array]:
-        """A tree of the distinct x; the rows grouped by x in random order, the start and the number of each
-        group, and the place of every row in its group."""
+        """A tree of the distinct x; the rows grouped by x in random order, the start and size of each group,
+        and the position of every row in its group."""
         rows = np.arange(self.n_rows)
-        if _is_range(self.leader):  # no copies of x or its indices, of which millions of rows have gigabytes
+        if _is_range(self.leader):  # copies of x and its indices would take gigabytes for millions of rows
             once, zero = (np.broadcast_to(np.int64(value), rows.shape) for value in (1, 0))
             return cKDTree(self.embedded), rows, rows, once, zero
         leaders, group, count = np.unique(self.leader, return_inverse=True, return_counts=True)
@@ -187,24 +187,24 @@ class NearestSearch(BallSearch):
         return cKDTree(self.embedded[leaders]), members, start, count, place
 
     def order(self) -> Array:
-        """The leaves of the tree of distinct x, the rows of each x together."""
+        """The rows in the order of the leaves of the tree of distinct x, the rows of each x together."""
         tree, members, start, count, _ = self._distinct
         counts = count[tree.indices]
         rows: Array = members[np.repeat(start[tree.indices], counts) + steps(counts)]
         return rows
 
     def sizes(self, centres: Array) -> Array:
-        """The same for every ball."""
+        """The same size for every ball."""
         return np.full(len(centres), self._kept, np.int64)
 
     def _work(self, centres: Array) -> Array:
         return np.full(len(centres), self.k, np.int64)
 
     def balls(self, centres: Array) -> Balls:
-        """Go out from each centre over distinct x, taking rows of each until there are k.
+        """Visit the distinct x outwards from each centre and take their rows until there are k.
 
-        Of the x where k is reached only some rows are taken: those that follow, in the random cyclic order
-        of the group, the centre itself or a place that depends on (seed, centre, x).
+        At the x where k is reached only some rows are taken: those that follow, in the random cyclic order
+        of the group, the centre itself or a position that depends on (seed, centre, x).
         """
         tree, members, start, count, place = self._distinct
         n = len(centres)
@@ -212,7 +212,7 @@ class NearestSearch(BallSearch):
         threads = torch.get_num_threads()
         _, groups = tree.query(self.embedded[centres], k=reach, eps=self.slack, workers=threads)
         groups = groups.reshape(n, reach)
-        if len(members) == tree.n:  # every x is there once
+        if len(members) == tree.n:  # every x occurs once
             return self._of_rows(members[groups], centres)
         reached = np.cumsum(count[groups], axis=1)
         wanted = np.clip(self.k - (reached - count[groups]), 0, count[groups])
@@ -228,7 +228,7 @@ class NearestSearch(BallSearch):
         return self._of_rows(members[np.repeat(start[flat], sizes) + window].reshape(n, self.k), centres)
 
     def _of_rows(self, rows: Array, centres: Array) -> Balls:
-        """Balls of the k rows found for each centre, thinned at random where fewer are kept."""
+        """The balls of the k rows found for each centre, thinned at random if ``max_size`` is smaller."""
         if self._kept < self.k:
             lottery = mix(mix(self._code(centres)) ^ rows.astype(np.uint64))
             lottery[rows == centres[:, None]] = 0
@@ -244,7 +244,7 @@ class NearestSearch(BallSearch):
 
 
 def radius_search(x: Any, delta: float, norm: Norm, max_size: int | None, seed: int) -> RadiusSearch:
-    """Prepare closed balls of radius delta, a hair wider so that rounding does not split a grid."""
+    """Prepare closed balls of radius delta, slightly widened so that rounding does not split a grid."""
     rows = as_rows(x)
     embedded = np.ascontiguousarray(norm.embed(rows))
     return RadiusSearch(embedded, max_size, seed, delta * (1 + _tolerance(rows, embedded, delta)))
@@ -258,7 +258,7 @@ def nearest_search(
 
 
 def space_order(x: Array) -> Array:
-    """The rows of x (N, p) in an order, (N,), where rows side by side are near each other.
+    """An order (N,) of the rows of x (N, p) in which consecutive rows are near each other.
 
     >>> space_order(np.array([[0.0], [9.0], [1.0], [8.0]] * 8))[:16] % 2
     array([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])
@@ -267,7 +267,7 @@ def space_order(x: Array) -> Array:
 
 
 def cells(x: Any, size: int, norm: Norm) -> Balls:
-    """All rows in disjoint cells of ``size`` / 2 to ``size`` rows, by halving; one x is never halved."""
+    """Split all rows into disjoint cells of ``size`` / 2 to ``size`` rows; rows with one x stay together."""
     tree = cKDTree(np.ascontiguousarray(norm.embed(as_rows(x))), leafsize=size)
     starts, nodes = [], [tree.tree]
     while nodes:
@@ -277,14 +277,14 @@ def cells(x: Any, size: int, norm: Norm) -> Balls:
         else:
             nodes += [node.lesser, node.greater]
     sizes = np.diff(np.append(np.sort(starts), tree.n))
-    return _sorted_balls(sizes, tree.indices, tree.n)
+    return _sort_balls(sizes, tree.indices, tree.n)
 
 
 def _tolerance(rows: Array, embedded: Array, delta: float) -> float:
-    """How much wider than delta a ball is, as a fraction: the rounding of x itself, 1e-9 to 1e-3.
+    """The fraction by which a ball is wider than delta: the rounding of x itself, 1e-9 to 1e-3.
 
-    The grid 0, .1, .2, ... has neighbours at .1 give or take the rounding of the coordinates, which is
-    an eps of x's own type times their magnitude; with float32 x that is 1e-6 of delta, not 1e-16.
+    Neighbours on the grid 0, .1, .2, ... are .1 apart up to the rounding of the coordinates, which is
+    eps of x's own dtype times their magnitude: for float32 x that is 1e-6 of delta, not 1e-16.
     """
     if delta in (0.0, np.inf):
         return 0.0
@@ -300,7 +300,7 @@ def _is_range(values: Array) -> bool:
     return bool((values == np.arange(len(values))).all())
 
 
-def _sorted_balls(sizes: Array, rows: Array, n_rows: int) -> Balls:
+def _sort_balls(sizes: Array, rows: Array, n_rows: int) -> Balls:
     indptr = np.concatenate([[0], np.cumsum(sizes)])
     entries = (np.ones(len(rows), np.int8), rows.astype(_index_type(n_rows)), indptr)
     graph = sp.csr_matrix(entries, shape=(len(sizes), n_rows))
@@ -309,7 +309,7 @@ def _sorted_balls(sizes: Array, rows: Array, n_rows: int) -> Balls:
 
 
 def _may_repeat(rows: Array) -> bool:
-    """Whether two rows (N, p) may be equal: hashes of their bits tell "no" in a tenth of a sort of rows."""
+    """Whether two rows (N, p) may be equal, from hashes of their bits: ten times faster than sorting rows."""
     code = np.zeros(len(rows), np.uint64)
     for column in rows.T:
         bits = (column.astype(np.float64) + 0.0).view(np.uint64)  # -0.0 + 0.0 is 0.0

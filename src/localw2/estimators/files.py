@@ -26,7 +26,7 @@ def save(estimator: Any, path: Any) -> None:
     """
     if type(estimator).__name__ not in _KINDS or not hasattr(estimator, "to_stored"):
         raise ValueError(
-            f"{type(estimator).__name__} is not an estimator of localw2; save one of {list(_KINDS)}."
+            f"{type(estimator).__name__} is not an estimator of localw2; save takes {', '.join(_KINDS)}."
         )
     write(path, estimator.to_stored())
 
@@ -38,8 +38,10 @@ def load(path: Any, **functions: Any) -> Any:
     """
     stored = read(path)
     if stored.kind not in _KINDS:
-        raise ValueError(f"{path} holds a {stored.kind}, not an estimator; known are {', '.join(_KINDS)}.")
+        raise ValueError(
+            f"{path} holds a {stored.kind}, which is not an estimator; known are {', '.join(_KINDS)}."
+        )
     known = ("field", "observe") if stored.kind == "LocalW2ODE" else ()
     if unknown := sorted(set(functions) - set(known)):
-        raise ValueError(f"a stored {stored.kind} takes no {', '.join(unknown)}; give the path alone.")
+        raise ValueError(f"a stored {stored.kind} does not take {', '.join(unknown)}; give the path alone.")
     return _KINDS[stored.kind].from_stored(stored, **functions)

@@ -1,38 +1,52 @@
-"""From the plain settings of an estimator to what they mean: losses, seeds, devices; checks of its data."""
+"""From the plain settings of an estimator to what they mean: losses, seeds, devices, files; their checks."""
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from sklearn.utils import check_random_state
 
-from localw2._validation import Array, as_array
-from localw2.losses.discrepancies import MMD, MSE, Discrepancy, EnergyScore, MeanVar, SlicedW2, SquaredW2
+from localw2._validation import Array, as_array, check_count, check_radius, seed_from
+from localw2.balls.neighborhoods import Nearest
+from localw2.balls.norms import Norm
+from localw2.losses.discrepancies import (
+    MMD,
+    MSE,
+    Discrepancy,
+    EnergyScore,
+    MeanVar,
+    SlicedW2,
+    SquaredW2,
+)
 from localw2.storage.model_file import check_writable
 from localw2.training.distributed import Crew
 
 DISCREPANCIES = ("w2", "sliced", "mmd", "energy", "mse", "meanvar")
 LARGEST = 1e100  # squares, and their sums over rows, stay far from overflow
-_NOT_IN_PRINT = ("checkpoint", "history", "verbose", "device", "random_state", "storable")
+LARGEST_SINGLE = 1e18  # the same for numbers that a network meets as they are, in single precision
+_NOT_HASHED = ("checkpoint", "history", "verbose", "device", "random_state", "storable")
 
 
-def discrepancy_of(name: Any, debiased: bool, n_outputs: int) -> Discrepancy:
-    """The discrepancy that a name means for so many outputs; one that is no string stays as it is.
+def choose_discrepancy(name: Any, debiased: bool, n_outputs: int) -> Discrepancy:
+    """The discrepancy that a name means for this number of outputs; a ``Discrepancy`` stays as it is.
 
-    >>> discrepancy_of("w2", True, 1), discrepancy_of("w2", False, 2)
+    >>> choose_discrepancy("w2", True, 1), choose_discrepancy("w2", False, 2)
     (SquaredW2(debiased=True), SquaredW2(debiased=False))
-    >>> discrepancy_of("w2", True, 2)
+    >>> choose_discrepancy("w2", True, 2)
     SlicedW2(n_directions=32, debiased=True, random_state=0)
     """
     if isinstance(name, Discrepancy):
         return name
     if not isinstance(name, str) or name not in DISCREPANCIES:
         raise ValueError(
-            f"discrepancy={name!r} is not known; give one of {', '.join(DISCREPANCIES)}, or a Discrepancy."
+            f"discrepancy={name!r} is unknown; give one of {', '.join(DISCREPANCIES)}, or a Discrepancy."
         )
     if name == "w2":
         # Debiased W2 of several outputs is not minimised by the truth on few rows; its slices are.
@@ -46,7 +60,7 @@ def discrepancy_of(name: Any, debiased: bool, n_outputs: int) -> Discrepancy:
     return MSE() if name == "mse" else MeanVar()
 
 
-def device_of(name: Any) -> torch.device:
+def find_device(name: Any) -> torch.device:
     """The torch device of a name; "auto" is a GPU if there is one."""
     if isinstance(name, str) and name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -61,27 +75,28 @@ def device_of(name: Any) -> torch.device:
     return device
 
 
-def fresh_seed(random_state: Any, fingerprint: str | None = None) -> int:
-    """A 63-bit seed from an int, a RandomState, a Generator, or None (entropy, or a fingerprint if given)."""
+def draw_seed(random_state: Any, fingerprint: str | None = None) -> int:
+    """The seed that scikit-learn's ``random_state`` means; None takes it from a fingerprint, if given.
+
+    An int means the ``RandomState`` that it seeds, as everywhere in scikit-learn.
+    """
     if random_state is None and fingerprint is not None:
         return int(fingerprint[:15], 16)
     if random_state is None or isinstance(random_state, np.random.Generator):
-        return int(np.random.default_rng(random_state).integers(2**63))
-    state = check_random_state(random_state)
-    high, low = (int(v) for v in state.randint(0, 2**31, size=2, dtype=np.int64))
-    return (high << 31) + low
+        return seed_from(random_state)
+    return seed_from(check_random_state(random_state))
 
 
-def fit_seed(random_state: Any, fingerprint: str | None) -> int:
-    """The seed of a fit: ``fresh_seed``, that of the first process if several make the fit together."""
-    return int(Crew.join().agreed(fresh_seed(random_state, fingerprint)))
+def seed_fit(random_state: Any, fingerprint: str | None) -> int:
+    """The seed of a fit: that of the first process if several make the fit together."""
+    return int(Crew.join().broadcast(draw_seed(random_state, fingerprint)))
 
 
-def fingerprint(estimator: Any, x: Array, y: Array) -> str:
+def hash_fit(settings: Mapping[str, Any], x: Array, y: Array) -> str:
     """A hash of data and settings: two fits that share it, and the seed, take the same path."""
-    settings = {k: v for k, v in estimator.get_params(deep=False).items() if k not in _NOT_IN_PRINT}
+    used = sorted((name, value) for name, value in settings.items() if name not in _NOT_HASHED)
     # A printed address (of a function, say) differs between processes.
-    printed = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(sorted(settings.items())))
+    printed = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(used))
     digest = hashlib.sha256(printed.encode())
     for array in (x, y):
         digest.update(repr(array.shape).encode())
@@ -89,34 +104,55 @@ def fingerprint(estimator: Any, x: Array, y: Array) -> str:
     return digest.hexdigest()
 
 
-def adopt(estimator: Any, fitted: Any) -> None:
-    """Give an estimator the fit of its copy, with nothing left of an older one."""
-    old = [name for name in vars(estimator) if name.endswith("_") and not hasattr(fitted, name)]
-    vars(estimator).update(vars(fitted))
-    for name in old:
-        delattr(estimator, name)
+def name_part(checkpoint: Any, part: str, number: int) -> str | None:
+    """The checkpoint of one of the several fits that a fit consists of.
 
-
-def part_of_checkpoint(checkpoint: Any, part: str, number: int) -> str | None:
-    """The checkpoint of one of several fits that a fit consists of.
-
-    >>> part_of_checkpoint("fit.ckpt", "choice", 2)
+    >>> name_part("fit.ckpt", "choice", 2)
     'fit.ckpt.choice2'
     """
     return None if checkpoint is None else f"{checkpoint}.{part}{number}"
 
 
-def check_files(estimator: Any) -> None:
+def remove_checkpoints(*paths: Any) -> None:
+    """Remove the files that a finished fit could have been resumed from."""
+    for path in paths:
+        with suppress(OSError):  # a file that stays would only be found finished
+            Path(path).unlink()
+
+
+def check_files(checkpoint: Any, history: Any, random_state: Any) -> None:
     """Raise unless the files of a fit can be written, and a checkpoint would be found again."""
-    state = estimator.random_state
-    for name in ("checkpoint", "history"):
-        if getattr(estimator, name) is not None:
-            check_writable(getattr(estimator, name), name)
-    if estimator.checkpoint is not None and isinstance(state, np.random.RandomState | np.random.Generator):
+    for name, path in (("checkpoint", checkpoint), ("history", history)):
+        if path is not None:
+            check_writable(path, name)
+    if checkpoint is not None and isinstance(random_state, np.random.RandomState | np.random.Generator):
         raise ValueError(
-            f"random_state is a {type(state).__name__}, which moves on with every fit: "
-            "none would find the checkpoint of another. Give an int, or None."
+            f"random_state is a {type(random_state).__name__}, which moves on with every fit, so no fit "
+            "would find the checkpoint of another. Give an int, or None."
         )
+
+
+def check_norm_setting(norm: Any) -> None:
+    """Raise unless norm is "auto" or a ``Norm``."""
+    if not (isinstance(norm, Norm) or (isinstance(norm, str) and norm == "auto")):
+        raise ValueError(f"norm={norm!r} is unknown; give 'auto' or a Norm, such as Euclidean().")
+
+
+def check_delta(delta: Any) -> None:
+    """Raise unless delta is "auto", a radius, ``Nearest(k)``, or a list of them."""
+    if isinstance(delta, list | tuple):
+        if len(delta) < 2:
+            raise ValueError(f"delta={delta!r} leaves no choice; give two or more, or one without a list.")
+        for one in delta:
+            if isinstance(one, list | tuple):
+                raise ValueError(f"delta={delta!r} has a list inside a list; give radii and Nearest(k).")
+            check_delta(one)
+    elif isinstance(delta, Nearest):
+        check_count(delta.k, "k of Nearest", 2, why="a ball of one row shows no spread")
+    elif isinstance(delta, str) and delta != "auto":
+        raise ValueError(f"delta={delta!r} is unknown; give 'auto', a radius such as 0.1, or Nearest(50).")
+    elif not isinstance(delta, str):
+        check_radius(delta)
 
 
 def check_levels(q: Any) -> Array:
@@ -142,30 +178,3 @@ def check_range(values: Array, name: str, largest: float = LARGEST) -> None:
             f"{name} varies by {spread[faint].min():.2g}; squares below {1 / largest:.0e} vanish. "
             "Change its unit, so that values are near 1."
         )
-
-
-def moments(X: Array, standardize: bool) -> tuple[Array, Array]:
-    """Mean and scale of each column; constant columns, or all without ``standardize``, keep scale 1."""
-    if not standardize:
-        return np.zeros(X.shape[1]), np.ones(X.shape[1])
-    mean, scale = X.mean(0), X.std(0)
-    # Rounding gives a constant column a tiny spread, by which nothing must be divided.
-    return mean, np.where(scale > 1e-12 * np.abs(mean), scale, 1.0)
-
-
-def factor(residuals: Array, standardize: bool) -> tuple[Array, Array]:
-    """A matrix (d, d) that gives independent unit outputs the spread of the residuals, and its inverse.
-
-    Correlation between outputs is then there from the start: the network, whose output layer has independent
-    weights, would be slow to find it. Directions without any spread are 0 in both.
-    """
-    d = residuals.shape[1]
-    if not standardize:
-        return np.eye(d), np.eye(d)
-    scale = np.sqrt((residuals**2).mean(0))
-    inverse = np.divide(1.0, scale, out=np.zeros(d), where=scale > 0)
-    values, vectors = np.linalg.eigh((residuals * inverse).T @ (residuals * inverse) / len(residuals))
-    values = np.where(values > 1e-10 * values.max(), values, 0.0)
-    roots = np.sqrt(values)
-    inverse_roots = np.divide(1.0, roots, out=np.zeros(d), where=roots > 0)
-    return (vectors * roots) @ vectors.T * scale, inverse[:, None] * ((vectors * inverse_roots) @ vectors.T)

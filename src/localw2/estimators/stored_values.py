@@ -1,8 +1,10 @@
-"""The small parts of a model file: parameters, counts, arrays, fits; written plainly, checked when read."""
+"""The small parts of a model file: parameters, counts, arrays, fits; stored plainly, checked when read."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -13,16 +15,17 @@ from torch import Tensor
 
 from localw2._validation import Array
 from localw2.balls import norms
-from localw2.balls.ragged import Nearest
+from localw2.balls.neighborhoods import Nearest
 from localw2.judging.seen_rows import SeenRows
 from localw2.losses import discrepancies as losses
-from localw2.models.network import ACTIVATIONS
+from localw2.models.network import ACTIVATIONS, RandomMLP
+from localw2.storage.model_file import write
 from localw2.training.checkpoints import history_tensors, tensors_history
-from localw2.training.config import FitConfig
-from localw2.training.loop import Fit
+from localw2.training.config import Fit, FitConfig
 
 if TYPE_CHECKING:
     from localw2.models.base import RandomMap
+    from localw2.storage.model_file import Stored
 
 _OBJECTS: dict[str, type[Any]] = {
     c.__name__: c
@@ -33,14 +36,14 @@ _OBJECTS: dict[str, type[Any]] = {
 }  # fmt: skip
 
 
-def stored_value(name: str, value: Any) -> Any:
+def store_value(name: str, value: Any) -> Any:
     """A parameter as JSON: our own frozen objects by name and fields, numpy scalars as numbers."""
     if name in ("checkpoint", "history"):  # paths of the machine that fitted
         return None
     if type(value).__name__ in _OBJECTS and type(value) is _OBJECTS[type(value).__name__]:
         return {"object": type(value).__name__, "fields": {k: _number(v) for k, v in asdict(value).items()}}
     if name == "delta" and isinstance(value, list | tuple):
-        return [stored_value(name, one) for one in value]
+        return [store_value(name, one) for one in value]
     value = _number(value)
     if name in ("bounds", "values") and not (value is None or isinstance(value, str)):
         return [None if v is None else float(v) for v in value]
@@ -54,18 +57,57 @@ def stored_value(name: str, value: Any) -> Any:
     return None
 
 
+def store_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of an estimator as JSON."""
+    stored = {}
+    for name, value in parameters.items():  # no comprehension, which is a frame of its own to a warning
+        stored[name] = store_value(name, value)
+    return stored
+
+
+def restore_parameters(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``store_parameters`` made plain."""
+    return {name: restore_object(value) for name, value in stored.items()}
+
+
+class Storable:
+    """An estimator that can be written to a file, and that takes over a fit with nothing left of an older."""
+
+    def save(self: Any, path: Any) -> None:
+        """Write the fitted estimator to one file without pickle; ``localw2.load`` reads it.
+
+        A function of your own is not stored: ``load`` asks for it.
+        """
+        write(path, self.to_stored())
+
+    def _forget(self) -> None:
+        for name in [name for name in vars(self) if name.endswith("_")]:
+            delattr(self, name)
+
+
+@contextmanager
+def check_fits_together(stored: Stored, kind: str) -> Iterator[None]:
+    """Raise ValueError unless a file is of this kind and its parts can be put together inside the block."""
+    if stored.kind != kind:
+        raise ValueError(f"this is a stored {stored.kind}, not a {kind}; use the class that saved it.")
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError, IndexError, RuntimeError, OverflowError) as error:
+        raise ValueError(f"the parts of this stored {kind} do not fit together: {error!r}.") from error
+
+
 def _number(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def restored_object(value: Any) -> Any:
-    """What ``stored_value`` made plain."""
+def restore_object(value: Any) -> Any:
+    """What ``store_value`` made plain."""
     if isinstance(value, dict) and "object" in value:
         return _OBJECTS[value["object"]](**value["fields"])
-    return [restored_object(one) for one in value] if isinstance(value, list) else value
+    return [restore_object(one) for one in value] if isinstance(value, list) else value
 
 
-def stored_fit(fit: Fit) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def store_fit(fit: Fit) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """A fit without its model: plain settings, and its history as tensors."""
     # Files of the machine that fitted are of no use to others.
     config = replace(fit.config, checkpoint=None, history=None, resume=False)
@@ -73,16 +115,15 @@ def stored_fit(fit: Fit) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return {"config": asdict(config), **plain}, history_tensors(fit.history)
 
 
-def stored_seen(estimator: Any) -> tuple[list[int | None] | None, dict[str, Tensor]]:
-    """The memory of the training rows, if there is one: how many there were, and their sketch."""
-    seen = getattr(estimator, "seen_rows_", None)
+def store_seen(seen: SeenRows | None) -> tuple[list[int | None] | None, dict[str, Tensor]]:
+    """The sketch of the training rows, if there is one: how many rows there were, and their hashes."""
     if seen is None:
         return None, {}
     return [seen.n_distinct, seen.n_rows], {"seen_rows": torch.tensor(seen.codes)}
 
 
-def restored_seen(counts: Any, tensors: dict[str, Tensor]) -> SeenRows | None:
-    """What ``stored_seen`` described; older files have none."""
+def restore_seen(counts: Any, tensors: dict[str, Tensor]) -> SeenRows | None:
+    """What ``store_seen`` described; older files have none."""
     if counts is None:
         return None
     n_distinct, n_rows = counts
@@ -90,8 +131,8 @@ def restored_seen(counts: Any, tensors: dict[str, Tensor]) -> SeenRows | None:
     return SeenRows(tensors["seen_rows"].numpy().copy(), whole_number(n_distinct), rows)
 
 
-def restored_fit(model: RandomMap, settings: dict[str, Any], tensors: dict[str, Tensor]) -> Fit:
-    """The fit that ``stored_fit`` described."""
+def restore_fit(model: RandomMap, settings: dict[str, Any], tensors: dict[str, Tensor]) -> Fit:
+    """The fit that ``store_fit`` described."""
     history = tensors_history(tensors)
     fit = Fit(model, history=history, **(settings | {"config": FitConfig(**settings["config"])}))
     text(fit.stopped)
@@ -126,8 +167,16 @@ def sized_array(name: str, tensor: Tensor, *shape: int, dtype: torch.dtype = tor
     return array
 
 
+def restore_network(parameters: Mapping[str, Any], p: int, d: int, tensors: dict[str, Tensor]) -> RandomMLP:
+    """The network of p inputs and d outputs whose tensors are named ``model.*``, in double precision."""
+    state = {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
+    net = RandomMLP(p, d, *network_settings(parameters, p, d, state, torch.float64)).double()
+    net.load_state_dict(state)
+    return net.eval()
+
+
 def network_settings(
-    parameters: dict[str, Any], n_inputs: int, n_outputs: int, state: dict[str, Tensor], dtype: torch.dtype
+    parameters: Mapping[str, Any], n_inputs: int, n_outputs: int, state: dict[str, Tensor], dtype: torch.dtype
 ) -> tuple[int, int, bool, str]:
     """Width, depth, residual and activation of a stored network, if its tensors have the shapes they ask for.
 

@@ -1,1 +1,1 @@
-"""Is it right: diagnosis, the exact test, calibrated intervals, error bounds, rows already seen."""
+"""Is the fit right? Diagnosis, the exact test, calibrated intervals, error bounds, rows already seen."""

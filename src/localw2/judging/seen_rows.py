@@ -1,4 +1,4 @@
-"""Which rows a model was trained on, in a few kilobytes: enough to tell whether a test uses them again."""
+"""A sketch of the training rows in a few kilobytes, from which a test can tell whether it reuses them."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import numpy as np
 from localw2._validation import Array, as_array, as_rows, check_count
 from localw2.balls.ragged import mix
 
-# Hashes that are kept: every row of a set up to this size, a random sample of a larger one (32 KB).
+# The number of hashes kept: all rows up to this size, a random sample of a larger set (32 KB).
 SKETCH_ROWS = 4096
-# A share of equal rows up to this is only noted: it hardly moves a test.
+# A share of training rows up to this is only noted, because it hardly affects a test.
 FEW_SEEN = 0.05
 
 
 class SeenRowsWarning(UserWarning):
-    """Rows that should be new to a model were among those that it was trained on."""
+    """Rows that should be new to a model are among its training rows."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class SeenRows:
-    """The smallest hashes of the training rows (x, y): a random sample of them that needs no random numbers.
+    """The smallest hashes of the training rows (x, y), which are a random sample of the rows.
 
-    ``codes`` is ascending int64 (63 bits of a hash of the row's float64 bytes); ``n_distinct`` counts the
-    distinct rows that it was made of, ``n_rows`` all of them where that is known. A row counts as seen when
-    all its inputs and outputs are equal to the last bit (0.0 and -0.0 are equal), so copies in another
+    ``codes`` is ascending int64 (63 bits of a hash of the row's float64 bytes); ``n_distinct`` is the number
+    of distinct rows that were hashed, ``n_rows`` the number of all rows if it is known. A row counts as seen
+    if all its inputs and outputs agree to the last bit (0.0 and -0.0 are equal), so copies in another
     precision are not found.
 
     >>> x, y = np.arange(6.0).reshape(-1, 1), np.arange(6.0) ** 2
@@ -44,14 +44,14 @@ class SeenRows:
         codes = np.asarray(self.codes)
         if codes.ndim != 1 or codes.dtype != np.int64 or len(codes) == 0:
             raise ValueError(
-                f"codes has shape {codes.shape} and dtype {codes.dtype}; a sketch of rows is a non-empty "
-                "list of int64, as SeenRows.of(x, y) makes it."
+                f"codes has shape {codes.shape} and dtype {codes.dtype}; a sketch is a non-empty array "
+                "of int64, as SeenRows.of(x, y) makes it."
             )
         if codes[0] < 0 or (np.diff(codes) <= 0).any():
             raise ValueError("codes must be >= 0 and strictly ascending, as SeenRows.of(x, y) makes them.")
-        check_count(self.n_distinct, "n_distinct", len(codes), why="codes are of distinct rows")
+        check_count(self.n_distinct, "n_distinct", len(codes), why="each code stands for a distinct row")
         if self.n_rows is not None:
-            check_count(self.n_rows, "n_rows", self.n_distinct, why="distinct rows are among them")
+            check_count(self.n_rows, "n_rows", self.n_distinct, why="it counts the distinct rows too")
         object.__setattr__(self, "codes", codes)
 
     def __eq__(self, other: object) -> bool:
@@ -79,8 +79,8 @@ class SeenRows:
     def share(self, x: Any, y: Any) -> float:
         """The share of these rows that were seen, between 0 and 1.
 
-        Exact where the sketch is complete. Otherwise only rows whose hash is not above the largest kept one
-        can be told, a random sample of them; NaN where there is none.
+        Exact if the sketch is complete. Otherwise it is estimated from the rows whose hash does not exceed
+        the largest one kept, a random sample; NaN if there are none.
         """
         codes = _codes(x, y)
         if not self.is_complete:
@@ -88,19 +88,15 @@ class SeenRows:
         return float(np.isin(codes, self.codes).mean()) if len(codes) else float("nan")
 
 
-def rows_of(owner: Any, x: Any) -> Any:
-    """The rows x as an estimator with a table of names and gaps sees them: numbers. Of others x as it is."""
-    return owner._validated(x) if getattr(owner, "columns_", None) is not None else x
-
-
 def judge_seen(seen: SeenRows, x: Any, y: Any) -> tuple[float, bool]:
-    r"""The share of rows equal to training rows, and whether that is more than chance and a few rows.
+    r"""The share s of rows that equal training rows, and whether chance or a few rows do not explain it.
 
-    Rows of discrete data meet by chance. With r the share of these rows that have an equal among themselves,
-    or that of the training rows which repeat an earlier one (if larger, where ``n_rows`` is known), the
-    verdict is :math:`s > .05 + 2 r` and three standard errors of a share 2r. Twice is enough: the chance that
-    the m-th row is a repeat is concave in m, so that for the next row it is at most twice its mean so far.
-    Where most rows repeat nothing can be told. The verdict is False for a share of NaN.
+    Rows of discrete data coincide by chance. Let r be the share of these rows that have an equal among
+    themselves or, if larger, the share of training rows that repeat an earlier one (where ``n_rows`` is
+    known). The answer is True if s exceeds :math:`.05 + 2 r` by three standard errors of a share 2r. Twice r
+    is enough: the probability that the m-th row is a repeat is concave in m, so for the next row it is at
+    most twice its mean so far. If most rows are repeats, nothing can be concluded. A share of NaN gives
+    False.
 
     >>> x, y = np.arange(100.0), np.random.default_rng(0).normal(size=100)
     >>> judge_seen(SeenRows.of(x[:50], y[:50]), x, y)
@@ -119,31 +115,33 @@ def judge_seen(seen: SeenRows, x: Any, y: Any) -> tuple[float, bool]:
     return share, share > FEW_SEEN + by_chance + 3 * error
 
 
-def trained_on(fitted_on: Any, x: Array, y: Array) -> tuple[SeenRows, Array, Array]:
-    """The sketch of all rows of ``fitted_on`` (X, y), and x, y in the precision of the comparison.
+def sketch_training_rows(fitted_on: Any, x: Array, y: Array) -> tuple[SeenRows, Array, Array]:
+    """Sketch all rows of ``fitted_on`` (X, y); return it with x and y in the precision of the comparison.
 
     >>> x, y = np.array([[0.1]]), np.array([0.2])
-    >>> seen, x, y = trained_on((x.astype(np.float32), y), x, y)
+    >>> seen, x, y = sketch_training_rows((x.astype(np.float32), y), x, y)
     >>> seen.share(x, y)
     1.0
     """
     if not isinstance(fitted_on, tuple | list) or len(fitted_on) != 2:
-        raise ValueError("fitted_on must be a pair (X, y), the rows that the sampler was trained on.")
+        raise ValueError("fitted_on must be a pair (X, y): the rows that the sampler was trained on.")
     old_x, old_y = as_rows(fitted_on[0], "fitted_on[0]"), as_array(fitted_on[1], "fitted_on[1]", missing=True)
     if old_y.ndim == 0 or len(old_y) != len(old_x):
-        raise ValueError(f"fitted_on has {len(old_x)} rows of X and y of shape {old_y.shape}; give pairs.")
+        raise ValueError(
+            f"fitted_on has {len(old_x)} rows of X and y of shape {old_y.shape}; they must be pairs."
+        )
     for name, old, new in (("X", old_x, x), ("y", old_y, y)):
         if old[0].size != new[0].size:
             raise ValueError(
-                f"a row of {name} has {old[0].size} numbers in fitted_on and {new[0].size} here, so no row "
-                "could be found again. Give the training rows in the columns of the test."
+                f"a row of {name} has {old[0].size} numbers in fitted_on but {new[0].size} in the test, so "
+                "they cannot be compared. Pass the training rows with the same columns."
             )
-    old_x, x = _same_precision(old_x, x)
-    old_y, y = _same_precision(old_y, y)
+    old_x, x = _match_precision(old_x, x)
+    old_y, y = _match_precision(old_y, y)
     return SeenRows.of(old_x, old_y, size=len(old_x)), x, y
 
 
-def _same_precision(a: Array, b: Array) -> tuple[Array, Array]:
+def _match_precision(a: Array, b: Array) -> tuple[Array, Array]:
     coarse = np.float32 if np.float32 in (a.dtype, b.dtype) else np.float64
     return a.astype(coarse), b.astype(coarse)
 

@@ -1,4 +1,4 @@
-"""Optimal assignment inside every ball (d > 1): lapx, or scipy where lapx is not installed."""
+"""Optimal assignment inside every ball (d > 1) by lapx, or by scipy if lapx is not installed."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ COST_ELEMENTS = 1 << 18
 Solver = Callable[[Array], Array]
 
 _TOO_LARGE = (
-    "y or yhat has NaN or values beyond 1e150, whose squared distances are not finite. Scale the outputs, or "
-    "look for a model that has diverged."
+    "y or yhat has NaN or values beyond 1e150, whose squared distances are not finite. Rescale the outputs, "
+    "or check whether the model has diverged."
 )
 
 
 def assign(a: Array, b: Array, hoods: Neighborhoods) -> Array:
-    r"""Pair the rows of a and b (B, N, d) inside every ball at the least squared cost.
+    r"""Pair the rows of a and b (B, N, d) inside every ball at the lowest squared cost.
 
     Returns (B, edges): row ``hoods.rows[e]`` of ``a[i]`` goes to row ``result[i, e]`` of ``b[i]``.
     """
@@ -40,7 +40,7 @@ def assign(a: Array, b: Array, hoods: Neighborhoods) -> Array:
     both = np.stack([a, b]).astype(np.float64, copy=False)
     if not np.abs(both).max() < 1e150:
         raise ValueError(_TOO_LARGE)
-    for edges, rows in hoods.cached("balls of equal size", lambda: _equal_sizes(hoods)):
+    for edges, rows in hoods.compute_once("balls of equal size", lambda: _equal_sizes(hoods)):
         width = rows.shape[1]
         step = max(1, COST_ELEMENTS // (batches * width**2))
         for low in range(0, len(rows), step):
@@ -53,7 +53,7 @@ def assign(a: Array, b: Array, hoods: Neighborhoods) -> Array:
 
 @dataclass(frozen=True)
 class Centred:
-    """One sample (N, d), centred in float64, with what a pairing needs of it computed once.
+    """One sample (N, d), centred in float64, with the terms of its pairing costs computed once.
 
     ``factors`` (N, d + 1) holds -2 times the centred rows, then their squares.
     """
@@ -69,9 +69,9 @@ class Centred:
         return cls(np.column_stack([-2 * moved, squares]), float(squares.sum()))
 
     def pair(self, other: Array) -> Array:
-        """The row of ``other`` (N, d) that each row goes to at the least squared cost, all rows in one ball.
+        """The row of ``other`` (N, d) that each row is paired with at the lowest squared cost, in one ball.
 
-        The costs are those of ``_costs``, divided by the ratio of scales, in one product of matrices.
+        The costs are those of ``_costs`` divided by the ratio of scales, computed as one matrix product.
         """
         n, d = other.shape
         factors = np.empty((d + 1, n))
@@ -86,7 +86,7 @@ class Centred:
 
 
 def _equal_sizes(hoods: Neighborhoods) -> list[tuple[Array, Array]]:
-    """Balls in groups of one size: the edges and the rows of each, (balls, size)."""
+    """The balls grouped by size: the edges and the rows of each group, (balls, size)."""
     starts = hoods.indptr.numpy()
     groups = []
     for bucket in hoods.buckets(1.0):
@@ -98,10 +98,10 @@ def _equal_sizes(hoods: Neighborhoods) -> list[tuple[Array, Array]]:
 def _costs(both: Array) -> Array:
     """Costs (balls, m, m) with the same best pairing as squared distances; both is (2, balls, m, d).
 
-    Only the inner products decide, up to a positive factor and to constants per row or column. So each ball
-    is centred (three times faster where means differ by one standard deviation, and no digits are lost far
-    from the origin), b is brought to the scale of a (a third faster at half the scale), and the column
-    constants |b|^2 are left out: the solver's first step would remove them.
+    The best pairing depends only on the inner products, up to a positive factor and constants per row or
+    column. So each ball is centred (three times faster where means differ by one standard deviation, and no
+    digits are lost far from the origin), b is brought to the scale of a (a third faster at half the scale),
+    and the column constants |b|^2, which the solver's first step would remove, are left out.
     """
     both = both - np.add.reduce(both, 2, keepdims=True) / both.shape[2]
     squares = np.einsum("snij,snij->sni", both, both)
@@ -113,7 +113,7 @@ def _costs(both: Array) -> Array:
 
 
 def _best_of_all(costs: Array) -> Array:
-    """Try every permutation of a small ball: a call to the solver would cost more than its work."""
+    """Try every permutation of a small ball, where calling the solver would cost more than that."""
     orders = np.array(list(permutations(range(costs.shape[1]))))
     totals = costs[:, np.arange(costs.shape[1]), orders].sum(2)
     best: Array = orders[totals.argmin(1)]
@@ -122,10 +122,10 @@ def _best_of_all(costs: Array) -> Array:
 
 @cache
 def _solver() -> Solver:
-    """The batch solver: (balls, m, m) costs to (balls, m) columns."""
+    """The batch solver, from costs (balls, m, m) to columns (balls, m)."""
     try:
         from lap import lapjvh, lapjvh_batch
-    except ImportError:  # not installed, or the unrelated package of the same module name
+    except ImportError:  # not installed, or an unrelated package with the same module name
         return lambda costs: np.stack([linear_sum_assignment(cost)[1] for cost in costs])
 
     def solve(costs: Array) -> Array:

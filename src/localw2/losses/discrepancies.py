@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 class Discrepancy(ABC):
     """How far the simulated outputs of a ball are from the observed ones.
 
-    A subclass gives ``bind``; it must pass the contract in ``tests/test_contracts.py``.
+    A subclass defines ``bind`` and must pass the contract in ``tests/test_contracts.py``.
     """
 
     @property
     def min_draws(self) -> int:
-        """How many independent draws of yhat it needs."""
+        """The number of independent draws of yhat that are needed."""
         return 1
 
     @property
     def min_size(self) -> int:
-        """How many rows a ball needs to say anything."""
+        """The number of rows that a ball needs to be informative."""
         return 1
 
     @abstractmethod
@@ -46,14 +46,14 @@ class Discrepancy(ABC):
 @final
 @dataclass(frozen=True)
 class SquaredW2(Discrepancy):
-    r"""Squared 2-Wasserstein distance, as printed (paper, Eq. localw2) or debiased.
+    r"""Squared 2-Wasserstein distance, as published (paper, Eq. localw2) or debiased.
 
     .. math:: \frac1S\sum_s W_2^2(y, \hat y^s) \;-\; \frac{1}{S(S-1)}\sum_{r<s} W_2^2(\hat y^r, \hat y^s)
 
-    The second term is there when ``debiased``; it needs S >= 2 draws. Without it a ball of n rows shrinks
-    the spread (n = 5: by a third). With it, for d = 1, the expected loss is the squared distance between
-    expected order statistics, up to a constant, so that the truth is a minimiser at every ball size n >= 2.
-    The value is then an unbiased estimate and can be negative. For d > 1 and few rows a ball the truth is
+    The second term is included if ``debiased``; it needs S >= 2 draws. Without it, balls of n rows shrink the
+    spread (by a third for n = 5). With it and d = 1, the expected loss is, up to a constant, the squared
+    distance between expected order statistics, so that the truth is a minimiser at every ball size n >= 2.
+    The value is then an unbiased estimate and can be negative. For d > 1 and few rows per ball the truth is
     **not** a minimiser in general: use ``SlicedW2(debiased=True)`` or ``EnergyScore`` there.
     """
 
@@ -64,12 +64,12 @@ class SquaredW2(Discrepancy):
 
     @property
     def min_draws(self) -> int:
-        """Two independent draws are needed to see the model's own spread."""
+        """Debiasing needs two independent draws, which show the model's own spread."""
         return 2 if self.debiased else 1
 
     @property
     def min_size(self) -> int:
-        """A ball of one row cannot identify spread."""
+        """Debiasing needs two rows per ball, because one row cannot identify spread."""
         return 2 if self.debiased else 1
 
     def bind(self, y: Tensor, hoods: Neighborhoods, weights: Tensor) -> Problem:
@@ -83,8 +83,8 @@ class SlicedW2(Discrepancy):
     r"""Mean over directions :math:`\theta` of the squared W2 of the projections :math:`\theta\cdot y`.
 
     Every projection is one-dimensional, so the debiased form keeps the truth as a minimiser for any number
-    of outputs and any ball size, in linear time. Directions are fixed by ``random_state``: evenly
-    spaced on the half circle for two outputs, random orthonormal frames beyond.
+    of outputs and any ball size, in linear time. The directions are fixed by ``random_state``: evenly
+    spaced on the half circle for two outputs, random orthonormal frames for more.
     """
 
     n_directions: int = 32
@@ -131,8 +131,9 @@ class SlicedW2(Discrepancy):
 class MMD(Discrepancy):
     r"""Maximum mean discrepancy with a sum of Gaussian kernels (paper, supplement "Definitions").
 
-    :math:`\sum_k \exp(-\|u - v\|^2 / (h\,m^{k}))`, k from -n//2 on for n = ``n_kernels``, multiplier m.
-    The base h is the mean squared distance over the ball's pooled sample, held constant in the gradient.
+    :math:`\sum_k \exp(-\|u - v\|^2 / (h\,m^{k}))` for n = ``n_kernels`` values of k from -n//2 on, with
+    multiplier m. The bandwidth h is the mean squared distance in the ball's pooled sample; the gradient
+    treats it as a constant.
     All pairs of a ball are used: the cost grows with the square of its size.
     """
 
@@ -143,7 +144,9 @@ class MMD(Discrepancy):
         check_count(self.n_kernels, "n_kernels", 1)
         multiplier: Any = self.multiplier
         if not isinstance(multiplier, Real) or not 0 < float(multiplier) < math.inf:
-            raise ValueError(f"multiplier={self.multiplier} must be a positive number: it scales bandwidths.")
+            raise ValueError(
+                f"multiplier={self.multiplier} must be a positive number: it scales the bandwidths."
+            )
 
     def bind(self, y: Tensor, hoods: Neighborhoods, weights: Tensor) -> Problem:
         """Compare all pairs."""
@@ -153,7 +156,7 @@ class MMD(Discrepancy):
 @final
 @dataclass(frozen=True)
 class MSE(Discrepancy):
-    r"""Mean over the ball of :math:`\|y_j - \hat y_j\|^2`, each row with its own (paper, supplement)."""
+    r"""Mean over the ball of :math:`\|y_j - \hat y_j\|^2`, row by row (paper, supplement)."""
 
     def bind(self, y: Tensor, hoods: Neighborhoods, weights: Tensor) -> Problem:
         """Compare row by row."""
@@ -165,8 +168,8 @@ class MSE(Discrepancy):
 class MeanVar(Discrepancy):
     r"""MSE plus :math:`|\mathrm{Var}(y) - \mathrm{Var}(\hat y)|` in the ball (paper: "mean2+var").
 
-    Var is the mean squared distance from the mean. The printed formula lacks its 1/N: ``summed=True``
-    follows the print, where the sum grows with the ball.
+    Var is the mean squared distance from the mean. The published formula lacks the factor 1/N:
+    ``summed=True`` follows it literally, so that the sum grows with the ball.
     """
 
     summed: bool = False
@@ -175,7 +178,7 @@ class MeanVar(Discrepancy):
         check_flag(self.summed, "summed")
 
     def bind(self, y: Tensor, hoods: Neighborhoods, weights: Tensor) -> Problem:
-        """Compare row by row, and variances."""
+        """Compare rows and variances."""
         return WeightedMeanVar(y, hoods, weights, self.summed)
 
 
@@ -184,13 +187,13 @@ class MeanVar(Discrepancy):
 class EnergyScore(Discrepancy):
     r"""Energy score of the ball: :math:`E\|y-\hat y\| - \tfrac12 E\|\hat y-\hat y'\|` from S >= 2 draws.
 
-    Strictly proper for any number of outputs. On ``Neighborhoods.singletons`` it is the usual row-wise
-    score (CRPS for one output); on larger balls it compares the mixtures of the ball's rows.
+    It is strictly proper for any number of outputs. On ``Neighborhoods.singletons`` it is the usual row-wise
+    score (the CRPS for one output); on larger balls it compares the mixtures over the ball's rows.
     """
 
     @property
     def min_draws(self) -> int:
-        """The spread of the model shows between two draws."""
+        """Two draws, which show the model's own spread."""
         return 2
 
     def bind(self, y: Tensor, hoods: Neighborhoods, weights: Tensor) -> Problem:

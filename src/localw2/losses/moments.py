@@ -15,7 +15,7 @@ from localw2.losses.problem import Problem
 @final
 @dataclass(frozen=True)
 class WeightedMSE(Problem):
-    """Mean squared error of each ball's rows: in all, one weighted mean over rows."""
+    """Mean squared error in each ball, which amounts to one weighted mean over rows."""
 
     @cached_property
     def _per_row(self) -> Tensor:
@@ -24,10 +24,10 @@ class WeightedMSE(Problem):
         return share.new_zeros(self.hoods.n_rows).index_add_(0, self.hoods.rows, edges).to(self.weights)
 
     def solve(self, yhat: Tensor) -> tuple[Tensor, Tensor]:
-        """The weighted squared differences, averaged over draws."""
+        """Weight the squared differences, averaged over draws."""
         gap = yhat - self.y
         slope = gap * (2 / len(yhat) * self._per_row)[:, None]
-        # Sums over many rows in float64: a large ball would lose float32's digits.
+        # Sum in float64: over the rows of a large ball float32 would lose digits.
         total = gap.double().square().sum(3).mean(0) @ self._per_row.double()
         return total.to(yhat), slope
 
@@ -60,9 +60,9 @@ class WeightedMeanVar(Problem):
         return [self._variances(y)[0] for y in self.y]
 
     def _variances(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Of (N, d) in every ball, (n_balls,), and the deviations (edges, d) they come from, in float64.
+        """Variances (n_balls,) of (N, d) in every ball, and the deviations (edges, d), in float64.
 
-        Deviations rather than raw squares, which would lose the digits of a small variance.
+        They are computed from deviations, since raw squares would lose the digits of a small variance.
         """
         edges = values.double().index_select(0, self._rows)
         deviations = edges - (self._sums(edges) / self._sizes[:, None]).index_select(0, self._ball)
@@ -73,9 +73,9 @@ class WeightedMeanVar(Problem):
         return edges.new_zeros((len(self._sizes), edges.shape[1])).index_add_(0, self._ball, edges)
 
     def solve(self, yhat: Tensor) -> tuple[Tensor, Tensor]:
-        """The sign of each ball's difference decides which way its deviations are pulled.
+        """Add the difference of variances; its sign in a ball gives the direction of the ball's gradient.
 
-        One draw and one batch entry at a time: the deviations of all edges are the memory of a step.
+        One draw and batch entry at a time, since the deviations of all edges dominate the memory.
         """
         totals, slope = self._mse.solve(yhat)
         weights = self.weights.double() / len(yhat)

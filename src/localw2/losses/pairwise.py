@@ -1,7 +1,7 @@
-"""Losses built on all pairs inside a ball: kernels of the squared distance, in bounded memory.
+"""Losses on all pairs inside a ball: kernels of the squared distance, in bounded memory.
 
-Balls are padded into rectangles of like size, and rectangles are cut along rows, so that no scratch array
-exceeds ``SCRATCH_ELEMENTS`` (one ball row by one ball width, at least). No Python loop runs over balls.
+Balls of similar size are padded into rectangles, and these are cut along rows, so that no scratch array
+exceeds ``SCRATCH_ELEMENTS`` (or one row of one ball). No Python loop runs over balls.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from typing import final
 import torch
 from torch import Tensor
 
-from localw2.balls.neighborhoods import Bucket
+from localw2.balls.ragged import Bucket
 from localw2.losses.problem import Problem
 
-# Fits a core's second-level cache several times over: larger scratch is slower, smaller has more overhead.
+# Well within a core's second-level cache: a larger scratch array is slower, a smaller one has more overhead.
 SCRATCH_ELEMENTS = 1 << 17
 
-# In units of the bandwidth: its square is finite in single precision, its kernel is 0.
+# In units of the bandwidth: its square is finite in single precision, and its kernel is 0.
 FAR = 1e15
 
-# Squared distances (n, i, j) to the kernel and its derivative in the squared distance.
+# Maps squared distances (n, i, j) to the kernel and its derivative in the squared distance.
 Kernel = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
 class PairSums:
-    """Sum over all pairs of a kernel, (n,), and its gradients in both samples, (n, w, d)."""
+    """The sum of a kernel over all pairs, (n,), and its gradients in both samples, (n, w, d)."""
 
     total: Tensor
     in_a: Tensor
@@ -55,7 +55,7 @@ def pair_sums(a: Tensor, b: Tensor, inside: Tensor, kernel: Kernel) -> PairSums:
 
 
 def _squared_distances(a: Tensor, b: Tensor) -> Tensor:
-    """Between all a (n, i, d) and b (n, j, d), (n, i, j), output by output: no digits are lost."""
+    """Distances (n, i, j) between all a (n, i, d) and b (n, j, d), output by output to lose no digits."""
     squares = (a[:, :, None, 0] - b[:, None, :, 0]).square_()
     for k in range(1, a.shape[2]):
         gap = a[:, :, None, k] - b[:, None, :, k]
@@ -82,7 +82,7 @@ class PairwiseLoss(Problem):
             at = rows.clamp(max=n_rows - 1)
             for batch in range(batches):
                 y, simulated = self.y[batch][at], yhat[:, batch][:, at]
-                # Differences are all that counts; centred values keep their digits.
+                # Only differences matter, and centred values keep their digits.
                 middle = ((y * inside[..., None]).sum(1) / sizes[:, None])[:, None]
                 loss, slope = self._ball_losses(y - middle, simulated - middle, inside, sizes)
                 totals[batch] += weights @ loss
@@ -99,13 +99,13 @@ class PairwiseLoss(Problem):
                     found.append(Bucket(balls.to(device), rows.to(device).long()))
             return found
 
-        return self.hoods.cached(("pairwise", device), build)
+        return self.hoods.compute_once(("pairwise", device), build)
 
 
 @final
 @dataclass(frozen=True)
 class WeightedMMD(PairwiseLoss):
-    """Maximum mean discrepancy with a sum of Gaussian kernels around the pooled mean squared distance."""
+    """Maximum mean discrepancy, its Gaussian kernels scaled by the pooled mean squared distance."""
 
     n_kernels: int
     multiplier: float
@@ -119,12 +119,12 @@ class WeightedMMD(PairwiseLoss):
             cross, in_cross = self._sums(y, simulated, inside, bandwidth)
             theirs, in_theirs = self._sums(simulated, simulated, inside, bandwidth)
             losses += (own + theirs - 2 * cross) / pairs
-            # Both places of a simulated value in its own pairs have the same slope.
+            # A simulated value occurs on both sides of its own pairs, with the same slope.
             slopes.append(2 * (in_theirs - in_cross) / pairs[:, None, None])
         return losses / len(yhat), torch.stack(slopes) / len(yhat)
 
     def _bandwidth(self, y: Tensor, yhat: Tensor, inside: Tensor, sizes: Tensor) -> Tensor:
-        """Mean squared distance over ordered pairs of the pooled sample of 2m, a constant to the gradient.
+        """Mean squared distance over ordered pairs of the pooled sample of 2m, constant in the gradient.
 
         The sum over all pairs is 2 (2m) times the squared deviations from the pooled mean.
         """
@@ -137,15 +137,15 @@ class WeightedMMD(PairwiseLoss):
     def _sums(
         self, a: Tensor, b: Tensor, inside: Tensor, bandwidth: Tensor, slopes: bool = True
     ) -> tuple[Tensor, Tensor]:
-        """Sum over pairs of all kernels, (n,), and its slope in b, (n, w, d); the latter is 0 if not wanted.
+        """The sum of all kernels over pairs, (n,), and its slope in b, (n, w, d), or 0 without ``slopes``.
 
-        In units of the widest kernel the others are its powers. Sums along a row beat matrix products here,
-        whose columns would be too few.
+        In units of the widest kernel the others are its powers. Sums along rows are faster here than matrix
+        products, which would have too few columns.
         """
         n, width, d = a.shape
         powers = [self.multiplier ** (self.n_kernels - 1 - k) for k in range(self.n_kernels)]
         unit = (bandwidth * self.multiplier ** (self.n_kernels - 1 - self.n_kernels // 2)).rsqrt()
-        # Padding goes so far off, to both sides, that all its kernels are 0.
+        # Padding is moved so far away, in opposite directions, that all its kernels are 0.
         outside = (1 - inside)[..., None] * FAR
         a, b = a * unit * inside[..., None] + outside, b * unit * inside[..., None] - outside
         total, in_b = a.new_zeros(n), torch.zeros_like(b)
@@ -157,7 +157,7 @@ class WeightedMMD(PairwiseLoss):
             value, slope = term.clone(), term.clone()
             for power in powers[:-1]:
                 ratio = powers[0] / power * self.multiplier
-                # Half the bandwidth is the square: one exponential serves all.
+                # Halving the bandwidth squares the kernel, so one exponential serves all.
                 term = term.square_() if self.multiplier == 2 else torch.exp(squares * -ratio)
                 value += term
                 slope.add_(term, alpha=ratio)
@@ -172,7 +172,7 @@ class WeightedMMD(PairwiseLoss):
 @final
 @dataclass(frozen=True)
 class WeightedEnergy(PairwiseLoss):
-    """Energy score of the ball's mixture: E|y - yhat| - E|yhat - yhat'| / 2, draws s != s' as yhat, yhat'."""
+    """Energy score of the ball's mixture, E|y - yhat| - E|yhat - yhat'| / 2, where yhat' is another draw."""
 
     def _ball_losses(self, y: Tensor, yhat: Tensor, inside: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
         draws = len(yhat)

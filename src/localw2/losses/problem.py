@@ -1,7 +1,7 @@
 """Losses whose gradient is computed in the forward pass, as one autograd function for all of them.
 
-The pairing or the kernel matrix is at hand in the forward pass and is the costly part; keeping only the
-gradient (one number per simulated value) is faster and smaller than keeping what led to it.
+The pairing or kernel matrix, which is the costly part, is available in the forward pass. Keeping only the
+gradient (one number per simulated value) is faster and takes less memory than keeping that.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Problem(ABC):
-    """Observed outputs (B, N, d) on a graph, and one number for simulated ones: a weighted sum over balls."""
+    """A weighted sum over balls that compares simulated outputs with observed ones (B, N, d) on a graph."""
 
     y: Tensor
     hoods: Neighborhoods
@@ -29,15 +29,15 @@ class Problem(ABC):
 
     @abstractmethod
     def solve(self, yhat: Tensor) -> tuple[Tensor, Tensor]:
-        """The values (B,) for simulated outputs (S, B, N, d), and the gradient of their sum in those."""
+        """The values (B,) for simulated outputs yhat (S, B, N, d), and the gradient of their sum in yhat."""
 
-    def repeated(self, times: int) -> Problem:
-        """The same problem with its batch entries repeated, for several stacked models."""
+    def repeat(self, times: int) -> Problem:
+        """The same problem with its batch entries repeated, for stacked models."""
         return replace(self, y=self.y.repeat(times, 1, 1))
 
 
 class Solvable(Protocol):
-    """A scalar loss of one argument, solved for several values of it at once."""
+    """A scalar loss of one argument, evaluated for several values of it at once."""
 
     def solve(self, models: Tensor) -> tuple[Tensor, Tensor]:
         """The losses (V,) of V stacked arguments (V, ...), and their gradients (V, ...)."""
@@ -54,13 +54,13 @@ def evaluate(loss: Solvable, yhat: Tensor) -> Tensor:
 
 
 def _in_functorch() -> bool:
-    """Whether a ``torch.func`` transform is at work; a release that cannot tell is taken to be."""
+    """Whether a ``torch.func`` transform is active; assumed so if this torch release cannot tell."""
     tell = getattr(torch._C, "_are_functorch_transforms_active", None)
     return tell is None or bool(tell())
 
 
 class _EagerForwardGradient(torch.autograd.Function):
-    """The value alone, with its gradient kept: 20 microseconds less than the form that can be mapped."""
+    """The value with its gradient kept: 20 microseconds faster than the form that can be mapped."""
 
     @staticmethod
     def forward(ctx: Any, yhat: Tensor, loss: Solvable) -> Tensor:
@@ -75,7 +75,7 @@ class _EagerForwardGradient(torch.autograd.Function):
 
 
 class _ForwardGradient(torch.autograd.Function):
-    """The value, and its gradient as a second output that is a constant to autograd."""
+    """The value, and its gradient as a second output that autograd treats as a constant."""
 
     @staticmethod
     def forward(yhat: Tensor, loss: Solvable) -> tuple[Tensor, Tensor]:
@@ -99,15 +99,15 @@ class _ForwardGradient(torch.autograd.Function):
         return loss.solve(yhat.detach().movedim(in_dims[0], 0)), (0, 0)
 
 
-# torch reads the signature at every call; a stored one is found five times faster.
+# torch inspects the signature at every call; a stored one is found five times faster.
 _ForwardGradient.forward.__signature__ = signature(_ForwardGradient.forward)  # type: ignore[attr-defined]  # a function may have one
 
 
 class Match(ABC):
-    """Optimal pairings, ready to be weighed: values per ball, and gradients of their weighted sum.
+    """Optimal pairings, ready to be weighted: values per ball, and gradients of their weighted sum.
 
-    With S draws the plain value is the mean over draws. The debiased one subtracts half the mean over
-    pairs of draws of their own distance, which makes it an unbiased estimate (see ``SquaredW2``).
+    With S draws the plain value is the mean over draws. The debiased one subtracts half the mean distance
+    between pairs of draws, which makes it an unbiased estimate (see ``SquaredW2``).
     """
 
     @abstractmethod
@@ -116,7 +116,7 @@ class Match(ABC):
 
 
 def pairings(draws: int, debiased: bool) -> list[tuple[int, int, float]]:
-    """The terms (left, right, factor) of the value, with samples numbered 1 to S and y as 0.
+    """The terms (left, right, factor) of the value, where y is sample 0 and the draws are 1 to S.
 
     >>> pairings(2, debiased=True)
     [(1, 0, 0.5), (2, 0, 0.5), (1, 2, -0.5)]

@@ -1,7 +1,7 @@
 """The order of values inside every ball (d = 1), and the sums over edges that a loss needs.
 
-One global sort of the N values fixes their order in every ball. The host engine reads it off in linear
-time with one sparse transpose; the device engine sorts padded balls of ranks. Both give the same results:
+One global sort of the N values determines their order in every ball. The host engine obtains it in linear
+time from one sparse transpose; the device engine sorts padded balls of ranks. Both give the same results:
 
 * ``rank(values)`` sorts each of C columns once;
 * ``gather(piece, ranking)`` gives the values of every ball in ascending order, (C, edges of the piece);
@@ -25,12 +25,12 @@ from localw2._validation import Array
 if TYPE_CHECKING:
     from localw2.balls.neighborhoods import Neighborhoods
 
-# Columns are stacked into one sparse product until it has this many edges: below, Python overhead rules.
+# Columns are stacked into one sparse product up to this many edges; with fewer, Python overhead dominates.
 STACK_EDGES = 1 << 18
-# Edges of one run of balls on the host: enough to pay for walking over all rows, few enough that the
-# transpose's write positions (one a ball) stay in the cache: 3 times faster at 5e7 edges than one run.
+# Edges of one run of balls on the host: enough to pay for a pass over all rows, few enough that the
+# transpose's write positions (one per ball) stay in cache: at 5e7 edges, 3 times faster than a single run.
 PIECE_EDGES = 1 << 20
-# Elements of one padded rectangle on a device, which bounds the scratch memory of its sort (12 bytes each).
+# Elements of one padded rectangle on a device; it bounds the scratch memory of its sort (12 bytes each).
 PIECE_ELEMENTS = 1 << 26
 
 
@@ -43,7 +43,7 @@ class Ranking:
 
 
 class Ordering(ABC):
-    """How one graph's balls are put in order on one kind of device."""
+    """Sorts values inside the balls of one graph, on one kind of device."""
 
     n_pieces: int
 
@@ -54,11 +54,11 @@ class Ordering(ABC):
 
     @abstractmethod
     def balls(self, piece: int) -> Tensor:
-        """Which balls a piece holds, in the order of its sums."""
+        """The balls of a piece, in the order of its sums."""
 
     @abstractmethod
     def gather(self, piece: int, ranking: Ranking) -> tuple[Tensor, Any]:
-        """Values of every ball, ascending, (C, edges), and where they sit, for ``row_sums``."""
+        """Values of every ball, ascending, (C, edges), and their positions, for ``row_sums``."""
 
     @abstractmethod
     def ball_sums(self, piece: int, edges: Tensor) -> Tensor:
@@ -71,8 +71,8 @@ class Ordering(ABC):
 
 @final
 class HostOrdering(Ordering):
-    """Linear time on the CPU: with the balls x rows incidence by columns, permuting the columns into
-    sorted order and transposing the storage back to rows leaves every ball's entries in sorted order.
+    """Linear time on the CPU: with the balls x rows incidence stored by columns, permuting the columns into
+    sorted order and converting back to rows leaves every ball's entries sorted.
 
     Pieces are runs of balls, see ``PIECE_EDGES``.
     """
@@ -85,7 +85,7 @@ class HostOrdering(Ordering):
         for low, high in pairwise(cuts):
             bounds = indptr[low : high + 1] - indptr[low]
             edges = (np.ones(bounds[-1], np.int8), rows[indptr[low] : indptr[high]], bounds)
-            # Column form is essential: from row form the permuted result would not be sorted.
+            # Storage by columns is essential: from rows the permuted result would not be sorted.
             incidence = sp.csr_matrix(edges, shape=(high - low, hoods.n_rows)).tocsc()
             self._pieces.append(_HostPiece(torch.arange(int(low), int(high)), bounds[:-1], incidence))
         self.n_pieces = len(self._pieces)
@@ -105,14 +105,14 @@ class HostOrdering(Ordering):
         for low in range(0, len(order), columns):
             chosen = order[low : low + columns]
             shifted = chosen if len(chosen) == 1 else chosen + n * np.arange(len(chosen))[:, None]
-            graph = part.stacked(len(chosen))[:, shifted.ravel()].tocsr()
+            graph = part.stack(len(chosen))[:, shifted.ravel()].tocsr()
             flat = values[low : low + len(chosen)].reshape(-1)
             np.take(ordered[low : low + len(chosen)].reshape(-1), graph.indices, out=flat, mode="clip")
             graphs.append(graph)
         return torch.from_numpy(values), graphs
 
     def ball_sums(self, piece: int, edges: Tensor) -> Tensor:
-        """Sum over each ball, accumulated in float64 so that large balls keep float32's digits."""
+        """Sum over each ball in float64, so that large balls do not lose float32's digits."""
         starts = self._pieces[piece].starts
         sums = [np.add.reduceat(column, starts, dtype=np.float64) for column in edges.numpy()]
         return torch.from_numpy(np.stack(sums)).to(edges.dtype)
@@ -120,7 +120,7 @@ class HostOrdering(Ordering):
     def row_sums(
         self, piece: int, ranking: Ranking, places: list[Any], edges: Tensor, scale: Tensor
     ) -> Tensor:
-        """One transposed sparse product per stack: the edges are its entries, the scale its vector."""
+        """One transposed sparse product per stack, of the edges as a matrix and the scale as a vector."""
         columns, n = ranking.order.shape
         by_rank = np.empty((columns, n), edges.numpy().dtype)
         low = 0
@@ -144,8 +144,8 @@ class _HostPiece:
     def __post_init__(self) -> None:
         self._stacks: dict[int, Any] = {1: self.incidence}
 
-    def stacked(self, copies: int) -> Any:
-        """The incidence repeated along the diagonal, so that one product orders several columns."""
+    def stack(self, copies: int) -> Any:
+        """The incidence repeated along the diagonal, so that one product sorts several columns."""
         if copies not in self._stacks:
             one, (n_balls, n_rows) = self.incidence, self.incidence.shape
             steps = np.arange(copies)[:, None]
@@ -158,9 +158,9 @@ class _HostPiece:
 
 @final
 class DeviceOrdering(Ordering):
-    """Padded sorts of integer ranks, with static shapes and no transfer to the host: for GPUs.
+    """Padded sorts of integer ranks for GPUs, with static shapes and no transfer to the host.
 
-    Padding has rank N, which sorts last; its value is 0 in every argument, so it adds nothing.
+    Padding has rank N, which sorts last; its value is always 0, so that it adds nothing.
     """
 
     def __init__(self, hoods: Neighborhoods, device: torch.device) -> None:
@@ -178,7 +178,7 @@ class DeviceOrdering(Ordering):
         return self._pieces[piece][0]
 
     def gather(self, piece: int, ranking: Ranking) -> tuple[Tensor, Tensor]:
-        """Values of every ball, ascending, then zeros; and their ranks."""
+        """Values of every ball, ascending and padded with zeros, and their ranks."""
         rows = self._pieces[piece][1]
         columns, n = ranking.order.shape
         ranks = torch.empty((columns, n + 1), dtype=torch.int32, device=rows.device)
@@ -214,7 +214,7 @@ def _by_row(ranking: Ranking, by_rank: Tensor) -> Tensor:
 
 
 def ordering_for(hoods: Neighborhoods, device: torch.device) -> Ordering:
-    """The engine of a graph on a device, built once and kept with the graph."""
+    """The engine for a graph on a device, built once and kept with the graph."""
     if device.type == "cpu":
-        return hoods.cached("host ordering", lambda: HostOrdering(hoods))
-    return hoods.cached(("device ordering", device), lambda: DeviceOrdering(hoods, device))
+        return hoods.compute_once("host ordering", lambda: HostOrdering(hoods))
+    return hoods.compute_once(("device ordering", device), lambda: DeviceOrdering(hoods, device))

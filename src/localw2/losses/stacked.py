@@ -1,4 +1,4 @@
-"""The losses of several models' outputs at once, each on its objective; those on the same balls as one."""
+"""The losses of several models at once, each with its own objective; those on the same balls as one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @final
 class StackedLosses:
-    """The losses of V models' outputs, each on its objective (as many rows, outputs of one shape).
+    """The losses of V models, each with its own objective, whose outputs have the same shape.
 
     >>> hoods, y = Neighborhoods.whole(3), torch.tensor([0.0, 1.0, 2.0])
     >>> from localw2 import Objective
@@ -28,15 +28,15 @@ class StackedLosses:
 
     def __init__(self, goals: list[Objective]) -> None:
         self._goals = goals
-        self._groups: list[_Alike] = []
+        self._groups: list[_Group] = []
         for v, goal in enumerate(goals):
             group = next((g for g in self._groups if g.takes(goal)), None)
             if group is None:
-                self._groups.append(group := _Alike(goal))
+                self._groups.append(group := _Group(goal))
             group.members.append(v)
 
     def __call__(self, yhat: Tensor) -> Tensor:
-        """Losses (V,) of outputs (V, S, N[, T][, d]), which can be differentiated once."""
+        """Losses (V,) of outputs (V, S, N[, T][, d]), differentiable once."""
         values: Tensor = _StackedLoss.apply(yhat, self)  # type: ignore[no-untyped-call]  # torch has no type for apply
         return values
 
@@ -56,8 +56,8 @@ class StackedLosses:
 
 
 @final
-class _Alike:
-    """Objectives on the same balls with the same discrepancy, whose outputs differ: one problem."""
+class _Group:
+    """Objectives that share balls and discrepancy and differ in their outputs, solved as one problem."""
 
     def __init__(self, first: Objective) -> None:
         self._first = first
@@ -67,7 +67,7 @@ class _Alike:
         self._scale: Tensor | None = None
 
     def takes(self, goal: Objective) -> bool:
-        """Whether a goal belongs to them."""
+        """Whether an objective belongs to the group."""
         first = self._first
         alike = goal.hoods is first.hoods and goal.discrepancy == first.discrepancy
         return alike and first.y.ndim < 3 and goal.y.device == first.y.device
@@ -99,7 +99,7 @@ class _Alike:
 
 
 class _StackedLoss(torch.autograd.Function):
-    """The losses of stacked outputs, whose gradient is made in the forward pass."""
+    """The losses of stacked outputs, with the gradient computed in the forward pass."""
 
     @staticmethod
     def forward(ctx: Any, yhat: Tensor, losses: StackedLosses) -> Tensor:

@@ -1,8 +1,8 @@
-r"""Squared 2-Wasserstein distance inside every ball, exact, with gradients.
+r"""Exact squared 2-Wasserstein distance inside every ball, with gradients.
 
-Internally outputs are (B, N, d) and simulated ones (S, B, N, d): S draws, B batch entries (times, slices),
-N rows. For d = 1 values are matched in sorted order, for d > 1 by an optimal assignment. Both give the
-value of each ball and, by the envelope theorem, the gradient through the optimal pairing held fixed.
+Observed outputs are (B, N, d) and simulated ones (S, B, N, d), with S draws, B batch entries (times, slices)
+and N rows. Values are paired in sorted order for d = 1, and by an optimal assignment for d > 1. Both give the
+value of each ball and, by the envelope theorem, its gradient with the optimal pairing held fixed.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from localw2._validation import Array, as_tensor
-from localw2.balls.neighborhoods import Neighborhoods
+from localw2._validation import Array
 from localw2.losses.assignment import Centred, assign
 from localw2.losses.cuda.assignment import DeviceAssigned, can_assign
 from localw2.losses.cuda.sorting import DeviceSorted, SortedTarget, can_sort
@@ -25,71 +24,21 @@ from localw2.losses.problem import Match, Problem, pairings
 from localw2.losses.sorting import Ranking, ordering_for
 
 if TYPE_CHECKING:
-    from localw2.balls.lazy import LazyNeighborhoods
+    from localw2.balls.neighborhoods import Neighborhoods
 
-# Edges times columns (draws, times, slices) that a step holds at a time, 8 bytes each a few times over.
+# Edges times columns (draws, times, slices) held at a time, a few times 8 bytes each.
 GROUP_EDGES = 1 << 22
 
 
-def w2_squared(y: Tensor, yhat: Tensor, hoods: Neighborhoods) -> Tensor:
-    r"""Squared 2-Wasserstein distance inside each ball (paper, Eq. localw2).
-
-    .. math:: \min_\sigma \tfrac1m \sum_s \|y_s - \hat y_{\sigma(s)}\|^2
-
-    ``y`` and ``yhat`` are (N, d), or (N, T, d) with T times (or other batch entries) compared one by
-    one. The result has one value per ball, (n_balls,) or (n_balls, T), and can be differentiated once
-    in both arguments. Under ``torch.func`` (vmap, grad) use an ``Objective``.
-
-    >>> y = torch.tensor([[0.0], [1.0]])
-    >>> w2_squared(y, y.flip(0) + 2, Neighborhoods.whole(2))
-    tensor([4.])
-    """
-    for name, value in (("y", y), ("yhat", yhat)):
-        if not isinstance(value, Tensor):
-            raise ValueError(
-                f"{name} is {type(value).__name__}; w2_squared takes tensors, local_w2 also arrays."
-            )
-    if not isinstance(hoods, Neighborhoods):
-        raise ValueError(
-            f"hoods is {type(hoods).__name__}; take a block of it, or Neighborhoods.within(...)."
-        )
-    y, yhat = as_tensor(y, "y"), as_tensor(yhat, "yhat")
-    if y.shape != yhat.shape or y.ndim not in (2, 3):
-        raise ValueError(
-            f"y has shape {tuple(y.shape)} and yhat {tuple(yhat.shape)}; both must be (N, d), or (N, T, d)."
-        )
-    check_rows(y, hoods)
-    check_same_kind(y, yhat)
-    groups = zip(*(to_batches(v).split(_group_size(hoods, 1)) for v in (y, yhat)), strict=True)
-    values = torch.cat([_BallValues.apply(a, b, hoods) for a, b in groups])
-    return values[0] if y.ndim == 2 else values.T
-
-
-def check_rows(y: Tensor, hoods: Neighborhoods | LazyNeighborhoods) -> None:
-    """Raise unless the outputs and the graph have the same rows."""
-    if len(y) != hoods.n_rows:
-        raise ValueError(
-            f"y has {len(y)} rows and the neighbourhoods {hoods.n_rows}; they must be the same rows."
-        )
-
-
-def check_same_kind(y: Tensor, yhat: Tensor) -> None:
-    """Raise unless both tensors have one dtype and one device."""
-    if y.dtype != yhat.dtype or y.device != yhat.device:
-        raise ValueError(
-            f"y is {y.dtype} on {y.device}, yhat is {yhat.dtype} on {yhat.device}; convert one, "
-            "such as torch.as_tensor(y, dtype=torch.float32)."
-        )
+def ball_values(y: Tensor, yhat: Tensor, hoods: Neighborhoods) -> Tensor:
+    """Squared W2 in every ball, (B, n_balls), for y and yhat (B, N, d), differentiable once in both."""
+    groups = zip(*(v.split(_group_size(hoods, 1)) for v in (y, yhat)), strict=True)
+    return torch.cat([_BallValues.apply(a, b, hoods) for a, b in groups])
 
 
 def _group_size(hoods: Neighborhoods, draws: int) -> int:
-    """Batch entries whose edges are held at a time."""
+    """The number of batch entries whose edges are held at a time."""
     return max(1, GROUP_EDGES // (draws * hoods.n_edges))
-
-
-def to_batches(y: Tensor) -> Tensor:
-    """(N, d) or (N, T, d) to (B, N, d)."""
-    return y[None] if y.ndim == 2 else y.movedim(1, 0)
 
 
 @final
@@ -99,7 +48,7 @@ class Target:
 
     y: Tensor
     hoods: Neighborhoods
-    with_y: bool = False  # keep what a gradient in y needs
+    with_y: bool = False  # keep what the gradient in y needs
 
     @cached_property
     def ranking(self) -> Ranking:
@@ -108,18 +57,18 @@ class Target:
 
     @cached_property
     def ordered(self) -> tuple[tuple[Tensor, Any], ...]:
-        """d = 1: the values of every ball, ascending, piece by piece, and where they sit."""
+        """d = 1: the values of every ball, ascending, piece by piece, and their positions."""
         engine = ordering_for(self.hoods, self.y.device)
         pieces = (engine.gather(i, self.ranking) for i in range(engine.n_pieces))
         return tuple((a, places if self.with_y else None) for a, places in pieces)
 
     @cached_property
     def on_device(self) -> SortedTarget:
-        """d = 1 on a GPU: the same in one piece."""
+        """d = 1 on a GPU: the sorted values in one piece."""
         return SortedTarget(self.y, self.hoods)
 
     def match(self, yhat: Tensor, debiased: bool) -> Match:
-        """Find the optimal pairings with simulated outputs (S, B, N, d), which need no gradient."""
+        """Find the optimal pairings with simulated outputs (S, B, N, d), detached from autograd."""
         if self.y.shape[2] == 1:
             if not self.with_y and can_sort(self.hoods, yhat):
                 return DeviceSorted(self.on_device, yhat, debiased)
@@ -136,24 +85,24 @@ class Target:
 
     @cached_property
     def arrays(self) -> list[tuple[Array, Centred]]:
-        """y of each batch entry, and that ready to be paired as one ball."""
+        """y of each batch entry, plain and prepared for pairing as one ball."""
         return [(y, Centred.of(y)) for y in self.y.numpy()]
 
 
 @final
 @dataclass(frozen=True)
 class WeightedW2(Problem):
-    """The weighted sum over balls of their squared W2, plain or debiased."""
+    """The weighted sum over balls of the squared W2, plain or debiased."""
 
     debiased: bool
 
     @cached_property
     def _targets(self) -> list[Target]:
-        """y in groups of batch entries, few enough to bound the memory of a step."""
+        """y in groups of batch entries that are small enough to bound the memory of a step."""
         return [Target(part, self.hoods) for part in self.y.split(_group_size(self.hoods, 4))]
 
     def solve(self, yhat: Tensor) -> tuple[Tensor, Tensor]:
-        """Match, then weigh: the gradient holds the pairing fixed."""
+        """Pair, then weight; the gradient holds the pairing fixed."""
         groups = [yhat] if len(self._targets) == 1 else yhat.split([len(t.y) for t in self._targets], 1)
         totals, grads = [], []
         for target, group in zip(self._targets, groups, strict=True):
@@ -167,7 +116,7 @@ class WeightedW2(Problem):
 @final
 @dataclass(frozen=True)
 class WeightedSlicedW2(Problem):
-    """The same of one-dimensional projections, averaged over ``directions`` (d, K)."""
+    """The squared W2 of one-dimensional projections, averaged over ``directions`` (d, K)."""
 
     directions: Tensor
     debiased: bool
@@ -177,7 +126,7 @@ class WeightedSlicedW2(Problem):
         return WeightedW2(self._project(self.y), self.hoods, self.weights, self.debiased)
 
     def _project(self, values: Tensor) -> Tensor:
-        """(..., B, N, d) to (..., B * K, N, 1)."""
+        """Project (..., B, N, d) to (..., B * K, N, 1)."""
         return (values @ self.directions).movedim(-1, -2).flatten(-3, -2)[..., None]
 
     def solve(self, yhat: Tensor) -> tuple[Tensor, Tensor]:
@@ -190,9 +139,9 @@ class WeightedSlicedW2(Problem):
 
 @final
 class SortedMatch(Match):
-    r"""d = 1: the k-th smallest goes to the k-th smallest.
+    r"""d = 1: the k-th smallest value is paired with the k-th smallest.
 
-    Pairs of draws need no pairs of sorts: with :math:`a_{s}` the k-th value of draw s and
+    The debiased loss does not need to sort pairs of draws: with :math:`a_{s}` the k-th value of draw s and
     :math:`\bar a` the mean over draws, the debiased term is
     :math:`(\bar a - y)^2 - \frac{1}{S(S-1)}\sum_s (a_s - \bar a)^2`, linear in S.
     """
@@ -209,8 +158,8 @@ class SortedMatch(Match):
         """Add 2 * scale / size * (difference) of every edge to its row, one cache-sized piece at a time."""
         engine, target, draws = self._engine, self._target, self._shape[0]
         hoods = target.hoods
-        # Kept on the device: a copy from the host would stall the stream and break graph capture.
-        sizes = hoods.cached(("sizes", scale.device, scale.dtype), lambda: hoods.sizes.to(scale))
+        # Kept on the device, because a copy from the host would stall the stream and break graph capture.
+        sizes = hoods.compute_once(("sizes", scale.device, scale.dtype), lambda: hoods.sizes.to(scale))
         values = torch.empty_like(scale, memory_format=torch.contiguous_format)
         in_yhat = torch.zeros_like(self._ranking.ordered)
         in_y = torch.zeros_like(target.y[..., 0])
@@ -255,7 +204,7 @@ class AssignedMatch(Match):
         draws, batches, n, d = yhat.shape
         hoods = target.hoods
         self._like = yhat
-        self._edges = hoods.cached((EdgeIndex, batches), lambda: EdgeIndex.of(hoods, batches))
+        self._edges = hoods.compute_once((EdgeIndex, batches), lambda: EdgeIndex.of(hoods, batches))
         samples = np.concatenate([target.y[None].cpu().numpy(), yhat.cpu().numpy()])
         rows = samples.reshape(draws + 1, batches * n, d)
         self._terms = pairings(draws, debiased)
@@ -266,7 +215,7 @@ class AssignedMatch(Match):
             self._differences.append(rows[left].take(self._edges.rows, 0) - rows[right].take(partner, 0))
 
     def weigh(self, scale: Tensor, with_y: bool = False) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Add the difference of every pair to one of its rows and take it from the other."""
+        """Add the difference of every pair to one of its rows and subtract it from the other."""
         draws, batches, n, d = self._like.shape
         edges = self._edges
         total = np.zeros((draws + 1, batches * n, d), self._differences[0].dtype)
@@ -289,7 +238,7 @@ class AssignedMatch(Match):
 
 @final
 class WholeMatch(Match):
-    """d > 1 and one ball with every row: a pairing is a permutation of the rows, with nothing to gather."""
+    """d > 1 and one ball with every row: a pairing is a permutation of all rows."""
 
     def __init__(self, target: Target, yhat: Tensor) -> None:
         self._gaps = yhat.numpy().copy()
@@ -306,7 +255,7 @@ class WholeMatch(Match):
                 self._columns.append(columns)
 
     def weigh(self, scale: Tensor, with_y: bool = False) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Each row of yhat has one difference, from the row of y that it is paired with."""
+        """Weight the difference between each row of yhat and the row of y that it is paired with."""
         draws, batches, n, _ = self._gaps.shape
         steps = self._gaps * (scale.numpy() * (2 / (draws * n)))[:, :, None]
         in_y = None
@@ -317,14 +266,14 @@ class WholeMatch(Match):
 
 
 def _add_rows(total: Array, rows: Array, steps: Array) -> None:
-    """Add steps (edges, d) to the rows of total they belong to, which may repeat."""
+    """Add steps (edges, d) to the rows of total that they belong to, which may repeat."""
     torch.from_numpy(total).index_add_(0, torch.from_numpy(rows), torch.from_numpy(steps))
 
 
 @final
 @dataclass(frozen=True)
 class EdgeIndex:
-    """The edges of a graph for B batch entries, whose rows are numbered through: entry b starts at b * N."""
+    """The edges of a graph for B batch entries, numbered consecutively: entry b starts at row b * N."""
 
     rows: Array
     shift: Array
@@ -334,7 +283,7 @@ class EdgeIndex:
 
     @classmethod
     def of(cls, hoods: Neighborhoods, batches: int) -> EdgeIndex:
-        """Lay the edges out."""
+        """Build the index."""
         shift = hoods.n_rows * np.arange(batches)[:, None]
         rows = (hoods.rows.numpy() + shift).reshape(-1)
         return cls(rows, shift, hoods.indptr[:-1].numpy(), hoods.sizes.numpy(), (batches, hoods.n_edges))

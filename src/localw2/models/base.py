@@ -1,4 +1,4 @@
-"""What a random model is: a function of x and omega, and a way to draw omega."""
+"""The base class of random models: a function of x and omega, and a way to draw omega."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from localw2._validation import check_count
 
-# Pairs of row and draw simulated at a time when sampling. On a CPU the activations of the usual networks then
-# stay in its cache, which is 2.5 times faster than 2^18; a GPU wants more at once, in a few hundred MB.
+# Pairs of row and draw simulated at a time. On a CPU the activations of typical networks then stay in cache,
+# which is 2.5 times faster than 2^18; a GPU needs more at once, which takes a few hundred MB.
 SAMPLE_ROWS = 1 << 13
 SAMPLE_ROWS_GPU = 1 << 18
 
@@ -20,10 +20,10 @@ SAMPLE_ROWS_GPU = 1 << 18
 class RandomMap(nn.Module, ABC):
     r"""A random model :math:`\hat y = \hat f(x, \hat\omega)`.
 
-    ``omega = model.draw(n)`` draws the latent variables of n rows; they do not depend on the parameters, so
-    ``model(x, omega)`` is an ordinary differentiable function. With ``omega=None`` a model may draw in any
-    cheaper way that has the same law. Random numbers come from ``generator``; without one, from fresh
-    entropy. Your own module becomes one in a few lines:
+    ``omega = model.draw(n)`` draws the latent variables of n rows. They do not depend on the parameters, so
+    ``model(x, omega)`` is an ordinary differentiable function. With ``omega=None`` a model may draw outputs
+    in any cheaper way that has the same distribution. Random numbers come from ``generator``, or from fresh
+    entropy without one. Your own module becomes a random model in a few lines:
 
     >>> class Oscillator(RandomMap):
     ...     def __init__(self):
@@ -65,16 +65,16 @@ class RandomMap(nn.Module, ABC):
     def sample_common(
         self, x: Tensor, n_samples: int = 1, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Draws (S, N, d) that share their latent noise between rows: for means, quantiles and the like.
+        """Draws (S, N, d) whose latent noise is shared between rows: for means, quantiles and the like.
 
-        Draw s is one function of x, so that a row's values depend on that row and the generator alone, not
-        on its companions. At any single row the law of a draw is that of ``sample``. Gaussian models draw
-        antithetic pairs (draws s and s + S/2) when S is even: means are then more exact, but the S draws
-        are not independent of each other.
+        Draw s is one function of x, so that a row's values depend only on that row and the generator, not on
+        the other rows. At any single row a draw has the same distribution as in ``sample``. If S is even,
+        Gaussian models draw antithetic pairs (draws s and s + S/2): means are then more accurate, but the S
+        draws are not independent of each other.
         """
         check_rows_of(x)
         omega = self.draw(check_count(n_samples, "n_samples", 1), source(generator, x.device))
-        # A user's omega can be large (every weight of a network): count its numbers, not only rows.
+        # A user's omega can be large (every weight of a network), so its numbers count as well as its rows.
         limit = max(1, _limit(x) * 50 // max(50, _numbers(omega) // n_samples))
 
         def evaluate(part: Tensor, s: slice) -> Tensor:
@@ -97,7 +97,7 @@ def in_chunks(
 
 
 def source(generator: torch.Generator | None, device: torch.device) -> torch.Generator:
-    """The generator, or a new one with fresh entropy: torch's global generator is never read."""
+    """The generator, or a new one with fresh entropy; torch's global generator is never used."""
     if generator is None:
         generator = torch.Generator(device)
         generator.seed()
@@ -105,7 +105,7 @@ def source(generator: torch.Generator | None, device: torch.device) -> torch.Gen
 
 
 class NoiseSource(Protocol):
-    """What can take the place of a generator: noise that is keyed by row, or drawn beforehand."""
+    """A substitute for a generator, such as noise that is keyed by row or drawn beforehand."""
 
     def normal(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """Standard normal numbers with the dtype and device of ``like``."""
@@ -121,7 +121,7 @@ def normal(shape: tuple[int, ...], like: Tensor, generator: torch.Generator | No
 
 
 def paired_normal(shape: tuple[int, ...], like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Standard normal numbers; an even number of draws (first axis) comes as antithetic pairs z, -z."""
+    """Standard normal numbers, as antithetic pairs z, -z if the number of draws (first axis) is even."""
     if shape[0] % 2:
         return normal(shape, like, generator)
     half = normal((shape[0] // 2, *shape[1:]), like, generator)
@@ -129,7 +129,7 @@ def paired_normal(shape: tuple[int, ...], like: Tensor, generator: torch.Generat
 
 
 def safe_sqrt(variance: Tensor) -> Tensor:
-    """Square root whose gradient is 0, not infinite, at 0: x = 0 or dead units have no variance."""
+    """Square root whose gradient at 0 is 0, not infinite: x = 0 and dead units have no variance."""
     return variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt()
 
 
@@ -137,16 +137,20 @@ def check_rows_of(x: Any) -> None:
     """Raise unless x is a tensor (N, p)."""
     if not isinstance(x, Tensor) or x.ndim != 2:
         came = f"a tensor of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
-        raise ValueError(f"x is {came}; expected a tensor (rows, inputs), so use x[:, None] for one input.")
+        raise ValueError(f"x is {came}; expected a tensor (rows, inputs); use x[:, None] for one input.")
 
 
 def check_inputs(x: Any, n_inputs: int, like: Tensor) -> None:
     """Raise unless x is a tensor (N, n_inputs) of the model's dtype."""
     check_rows_of(x)
     if x.shape[1] != n_inputs:
-        raise ValueError(f"x has {x.shape[1]} column(s) and the model {n_inputs} input(s); they must agree.")
+        raise ValueError(
+            f"x has {x.shape[1]} column(s) and the model has {n_inputs} input(s); they must agree."
+        )
     if x.dtype != like.dtype:
-        raise ValueError(f"x is {x.dtype} and the model {like.dtype}; convert one, as in x.to({like.dtype}).")
+        raise ValueError(
+            f"x is {x.dtype} and the model is {like.dtype}; convert one, as in x.to({like.dtype})."
+        )
 
 
 def check_omega(omega: Any, shape: tuple[int, ...], name: str = "omega") -> None:
@@ -161,7 +165,7 @@ def _limit(x: Tensor) -> int:
 
 
 def _take(omega: Any, index: Tensor) -> Any:
-    """The latent variables of some draws, from a tensor or (nested) lists, tuples and dicts of tensors."""
+    """The latent variables of some draws, in a tensor or (nested) lists, tuples and dicts of tensors."""
     if isinstance(omega, Tensor):
         return omega[index]
     if isinstance(omega, dict):
@@ -170,7 +174,7 @@ def _take(omega: Any, index: Tensor) -> Any:
         parts = [_take(value, index) for value in omega]
         return type(omega)(*parts) if hasattr(omega, "_fields") else type(omega)(parts)
     raise ValueError(
-        f"draw gives {type(omega).__name__}, which sample_common cannot take rows of; return a tensor or "
+        f"draw returned {type(omega).__name__}, which sample_common cannot index by row; return a tensor or "
         "a list, tuple or dict of tensors (rows first), or override sample_common."
     )
 

@@ -14,13 +14,13 @@ from torch.autograd.function import once_differentiable
 from localw2.models.laws import Law, ParameterLaw
 from localw2.models.network import ACTIVATIONS, RandomMLP
 
-# An argument of this name takes all parameters as one dict.
+# An argument with one of these names receives all parameters as one dict.
 _ALL_AT_ONCE = ("omega", "parameters")
 
-# The units of a network's states and slopes: its buffers.
+# The buffers that hold the units of a network's states and slopes.
 UNITS = ("location", "spread", "slope")
 
-# Time (a scalar) and states (n, d) to their derivatives (n, d).
+# Maps time (a scalar) and states (n, d) to derivatives (n, d).
 Field = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -33,10 +33,10 @@ class RandomField(nn.Module, ABC):
 
     @abstractmethod
     def bind(self, omega: Any) -> Field:
-        """The right-hand side with omega fixed: what the solver calls, many times for one omega."""
+        """The right-hand side with omega fixed, which the solver calls many times."""
 
     def parameters_of(self, omega: Any) -> dict[str, Tensor]:
-        """The named parameters (n,) that these omegas stand for, if there are any."""
+        """The named parameters (n,) for these omegas, if there are any."""
         return {}
 
 
@@ -44,9 +44,9 @@ class RandomField(nn.Module, ABC):
 class NetworkField(RandomField):
     r"""A network with random weights as the right-hand side, the same at all times (paper, Fig. example4).
 
-    Every trajectory has its own draw of all weights, held fixed along time. ``units``, three tensors (d,),
-    make it :math:`g(y) = c \cdot \mathrm{net}((y - a) / b)`: a network learns numbers near 1, whatever the
-    units of states and time; without them a = 0 and b = c = 1.
+    Every trajectory has its own draw of all weights, held fixed over time. ``units``, three tensors (d,)
+    a, b and c, make it :math:`g(y) = c \cdot \mathrm{net}((y - a) / b)`, so that the network learns numbers
+    near 1 in any units of states and time; by default a = 0 and b = c = 1.
 
     >>> field = NetworkField(4, width=10, depth=2)
     >>> field.bind(field.draw(7))(torch.tensor(0.0), torch.ones(7, 4)).shape
@@ -77,7 +77,7 @@ class NetworkField(RandomField):
         return self.net.draw(n, generator)
 
     def bind(self, omega: list[Tensor]) -> Field:
-        """Make the weights once; every call is then one batched product a layer."""
+        """Compute the weights once; every call is then one batched product per layer."""
         layers = self.net.random_layers()
         weights = [
             TrajectoryWeights.of(layer.mean, layer.std, z) for layer, z in zip(layers, omega, strict=True)
@@ -99,10 +99,10 @@ class NetworkField(RandomField):
 class TrajectoryWeights:
     r"""Weights :math:`a + s z_b` of every trajectory b, used many times, with one gradient for all uses.
 
-    A solver calls the field some forty times with the same weights. Autograd would make and add up one
-    gradient of the size of all weights a call, which is most of a training step. Here a call's backward only
-    keeps its two small factors h (n, in) and grad (n, out); when the last one is done, one batched product
-    :math:`\sum_k h_k^T g_k` over the calls k makes the gradient of all weights. ``token`` is a zero that
+    A solver calls the field about forty times with the same weights. For each call, autograd would compute
+    and add a gradient of the size of all weights, which is most of a training step. Here the backward pass of
+    a call only keeps its two small factors h (n, in) and grad (n, out). After the last one, a batched product
+    :math:`\sum_k h_k^T g_k` over the calls k gives the gradient of all weights. ``token`` is a zero that
     every call depends on, so that autograd reaches the sum only after all calls.
     """
 
@@ -123,7 +123,7 @@ class TrajectoryWeights:
 
 
 class _SumOfUses(torch.autograd.Function):
-    """A zero whose backward pass adds up what the uses of the weights left."""
+    """A zero whose backward pass adds up the gradients from all uses of the weights."""
 
     @staticmethod
     def forward(
@@ -146,7 +146,7 @@ class _SumOfUses(torch.autograd.Function):
 
 
 class _Use(torch.autograd.Function):
-    """One product with the weights; the gradient in the weights is left for later."""
+    """One product with the weights, whose gradient in the weights is computed later."""
 
     @staticmethod
     def forward(
@@ -170,12 +170,12 @@ class _Use(torch.autograd.Function):
 
 @final
 class FunctionField(RandomField):
-    r"""A right-hand side that you know, with named parameters whose law is learned.
+    r"""A known right-hand side with named parameters, whose joint distribution is learned.
 
     ``function(t, y, ...)`` is written for **one** trajectory: t is a number, y is (d,), and every parameter
-    is a number, passed by its name (or all together as a dict, if the one further argument is called
-    ``omega`` or ``parameters``). It is mapped over trajectories by ``torch.func.vmap``, so it can mix states
-    but never trajectories. Use torch's functions and ``torch.where`` instead of ``if``.
+    is a number, passed by name (or all together as a dict, if the only other argument is called ``omega``
+    or ``parameters``). It is mapped over trajectories by ``torch.func.vmap``, so it can mix states but never
+    trajectories. Use torch functions, and ``torch.where`` instead of ``if``.
 
     >>> from localw2.models.laws import Normal
     >>> field = FunctionField(lambda t, y, r, K: r * y * (1 - y / K), {"r": Normal(1.0), "K": Normal(10.0)})
@@ -199,7 +199,7 @@ class FunctionField(RandomField):
         return self.law.draw(n, generator)
 
     def bind(self, omega: Tensor) -> Field:
-        """Parameters from noise, once for all times."""
+        """Compute the parameters from omega, once for all times."""
         parameters = self.law(omega)
         mapped = torch.vmap(self._one, in_dims=(None, 0, 0))
         return lambda t, y: mapped(t.to(y.dtype), y, parameters)
@@ -208,26 +208,28 @@ class FunctionField(RandomField):
         """The slopes of one trajectory."""
         by_name = self._by_name
         slope = self.function(t, y, **parameters) if by_name else self.function(t, y, parameters)
-        return _checked(slope, y)
+        return _check_slope(slope, y)
 
     def parameters_of(self, omega: Tensor) -> dict[str, Tensor]:
-        """The values that these omegas stand for."""
+        """The parameter values (n,) for these omegas."""
         parameters: dict[str, Tensor] = self.law(omega)
         return parameters
 
 
 def parameter_names(function: Callable[..., Any]) -> list[str]:
-    """The arguments after (t, y) that must be given."""
+    """The required arguments after (t, y)."""
     return [p.name for p in _arguments(function)[2:] if p.default is inspect.Parameter.empty]
 
 
 def _takes_names(function: Callable[..., Any], names: list[str]) -> bool:
-    """Whether the parameters are passed each by its name, or all as one dict."""
+    """Whether the parameters are passed by name; otherwise they are passed as one dict."""
     arguments = _arguments(function)
     if clash := sorted({p.name for p in arguments[:2]} & set(names)):
-        raise ValueError(f"the parameter {clash[0]!r} has the name of the field's time or state; rename it.")
+        raise ValueError(
+            f"the parameter {clash[0]!r} has the same name as the field's time or state; rename it."
+        )
     if any(p.kind is p.POSITIONAL_ONLY for p in arguments[2:]):
-        raise ValueError("the field takes its parameters by position only; drop the '/' so that names work.")
+        raise ValueError("the field takes its parameters by position only; drop the '/' to allow names.")
     known = {p.name for p in arguments[2:]}
     everything = inspect.signature(function).parameters.values()
     anything = any(p.kind is p.VAR_KEYWORD for p in everything)
@@ -238,7 +240,7 @@ def _takes_names(function: Callable[..., Any], names: list[str]) -> bool:
         return False
     raise ValueError(
         f"the field takes {', '.join(required) or 'nothing'} after (t, y), but the parameters are "
-        f"{', '.join(names)}. Name them alike, as in def field(t, y, {', '.join(names)})."
+        f"{', '.join(names)}. Use the same names, as in def field(t, y, {', '.join(names)})."
     )
 
 
@@ -247,23 +249,23 @@ def _arguments(function: Callable[..., Any]) -> list[inspect.Parameter]:
         found = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
         raise ValueError(
-            f"field={function!r} cannot be inspected; wrap it in a def with (t, y, ...)."
+            f"the signature of field={function!r} cannot be read; wrap it in a def with (t, y, ...)."
         ) from None
     named = [p for p in found if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     if len(named) < 2:
         raise ValueError(
-            f"the field {inspect.signature(function)} must take time and state first: (t, y, ...)."
+            f"the field {inspect.signature(function)} must take time and state first, as in (t, y, ...)."
         )
     return named
 
 
-def _checked(slope: Any, y: Tensor) -> Tensor:
+def _check_slope(slope: Any, y: Tensor) -> Tensor:
     if isinstance(slope, list | tuple):
         slope = torch.stack([torch.as_tensor(part, dtype=y.dtype, device=y.device) for part in slope])
     if not isinstance(slope, Tensor) or slope.shape != y.shape:
         came = f"shape {tuple(slope.shape)}" if isinstance(slope, Tensor) else type(slope).__name__
         raise ValueError(
-            f"the field gives {came} for a state of shape {tuple(y.shape)}; it is written for one trajectory "
-            "and must give one slope for each state, such as torch.stack([...]) or a list."
+            f"the field returned {came} for a state of shape {tuple(y.shape)}; it is called for one "
+            "trajectory and must return one slope per state, as torch.stack([...]) or a list."
         )
     return slope

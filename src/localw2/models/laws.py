@@ -1,4 +1,4 @@
-"""The law of a model's named parameters: which are random, of what shape, and where the search begins."""
+"""The joint distribution of a model's named parameters: which vary, in what shape, and from what guess."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from torch import Tensor, nn
 from localw2._validation import check_count
 from localw2.models.base import check_omega, normal, source
 
-# Centres are searched for in larger steps than spreads: a first guess is often some spreads away.
+# Centres move in larger steps than spreads, because a first guess is often several spreads off.
 LOCATION_STEP = 3.0
 
 
 @dataclass(frozen=True)
 class Law:
-    """How one parameter varies between trajectories, and the guess that learning begins from.
+    """How one parameter varies between trajectories, and the initial guess.
 
-    ``mean`` and ``std`` are a guess, right within a factor of a few; ``std=None`` takes a fifth of the mean,
-    or 0.2 at mean 0.
+    ``mean`` and ``std`` should be right to within a small factor; ``std=None`` means a fifth of the mean,
+    or 0.2 if the mean is 0.
     """
 
     mean: float = 0.0
@@ -38,8 +38,8 @@ class Law:
                 raise ValueError(f"{type(self).__name__}: {name}={value!r} is not a finite number.")
         if self.std is not None and not self.std > 0:
             raise ValueError(
-                f"{type(self).__name__}: std={self.std} must be > 0: it is the step size of the search. "
-                "A parameter that does not vary is Shared(value)."
+                f"{type(self).__name__}: std={self.std} must be > 0: it sets the step size. "
+                "Use Shared(value) for a parameter that does not vary."
             )
 
     @property
@@ -53,7 +53,7 @@ class Law:
 @final
 @dataclass(frozen=True)
 class Normal(Law):
-    """Gaussian, correlated with the other ``Normal`` and ``LogNormal`` parameters as the data say.
+    """Gaussian, with correlations to other ``Normal`` and ``LogNormal`` parameters learned from the data.
 
     >>> Normal(1.0, 0.3).scale, Normal(10.0).scale
     (0.3, 2.0)
@@ -76,7 +76,7 @@ class LogNormal(Law):
 @final
 @dataclass(frozen=True)
 class PushForward(Law):
-    """Any shape: a small network of Gaussian noise, joint with all other random parameters."""
+    """Any shape: a small network maps Gaussian noise, jointly with all other random parameters."""
 
 
 @final
@@ -94,7 +94,7 @@ LAWS: dict[str, type[Law]] = {
 
 
 def as_laws(parameters: Any) -> dict[str, Law]:
-    """Named laws from what people write: laws, names of laws, first guesses (Gaussian), or names alone.
+    """Named laws from laws, names of laws, initial guesses (Gaussian), or parameter names alone.
 
     >>> as_laws({"r": 1.0, "K": LogNormal(10.0), "c": "shared"})
     {'r': Normal(mean=1.0, std=None), 'K': LogNormal(mean=10.0, std=None), 'c': Shared(mean=0.0, std=None)}
@@ -105,14 +105,14 @@ def as_laws(parameters: Any) -> dict[str, Law]:
         parameters = dict.fromkeys(parameters, "normal")
     if not isinstance(parameters, Mapping) or not parameters:
         raise ValueError(
-            f"parameters={parameters!r} names no parameters; give a dict such as {{'r': Normal(1.0, 0.2)}}."
+            f"parameters={parameters!r} has no parameters; give a dict such as {{'r': Normal(1.0, 0.2)}}."
         )
     return {_name(name): _law(name, value) for name, value in parameters.items()}
 
 
 def _name(name: Any) -> str:
     if not isinstance(name, str) or not name.isidentifier():
-        raise ValueError(f"parameter name {name!r} must be a name as Python has them, such as 'r'.")
+        raise ValueError(f"parameter name {name!r} must be a valid Python identifier, such as 'r'.")
     return name
 
 
@@ -124,19 +124,19 @@ def _law(name: str, value: Any) -> Law:
     if not isinstance(value, bool) and isinstance(value, Real):
         return Normal(float(value))
     raise ValueError(
-        f"parameters[{name!r}]={value!r} is not a law; give one of {', '.join(LAWS)}, a first guess, or "
+        f"parameters[{name!r}]={value!r} is not a law; give one of {', '.join(LAWS)}, an initial guess, or "
         "Normal(mean, std), LogNormal(...), PushForward(...), Shared(value)."
     )
 
 
 @final
 class ParameterLaw(nn.Module):
-    r"""The joint law of named parameters, a differentiable function of standard normal noise.
+    r"""The joint distribution of named parameters, as a differentiable function of standard normal noise.
 
-    With noise :math:`z`, Gaussian parameters are :math:`m + s\,(3\mu + Lz)` with a lower triangular L: they
-    may be correlated; log-normal ones are the exponential of such; a push-forward one is
-    :math:`m + s\,(3\mu_i + z_i + h_i(z))` with a small network h of *all* noise. m and s are the first
-    guesses: there learning starts, and steps are in units of s.
+    With noise :math:`z`, Gaussian parameters are :math:`m + s\,(3\mu + Lz)` with a lower triangular L, which
+    allows correlations; log-normal ones are exponentials of such; a push-forward one is
+    :math:`m + s\,(3\mu_i + z_i + h_i(z))` with a small network h of *all* noise. m and s are the initial
+    guesses, where learning starts and in whose units s it takes steps.
 
     >>> law = ParameterLaw({"r": Normal(1.0, 0.1), "c": Shared(3.0)})
     >>> {name: value.shape for name, value in law(law.draw(5)).items()}
@@ -188,7 +188,7 @@ class ParameterLaw(nn.Module):
         return normal((check_count(n, "n", 0), len(self.random_names)), self.location, generator)
 
     def forward(self, noise: Tensor) -> dict[str, Tensor]:
-        """The value (n,) of every parameter, in the order they were named."""
+        """The values (n,) of every parameter, in the given order."""
         check_omega(noise, (len(noise), len(self.random_names)))
         inner = noise[:, : self.n_gaussian] @ self.factor.tril().T
         if self.push is not None:
@@ -200,7 +200,7 @@ class ParameterLaw(nn.Module):
         return {name: self._value(law, values[name]) for name, law in self.laws.items()}
 
     def displacements(self) -> dict[str, float]:
-        """How far the centre of each parameter has moved from its first guess, in units of its scale."""
+        """How far the centre of each parameter has moved from its initial guess, in units of its scale."""
         names = [*self.random_names, *self.shared_names]
         moved = LOCATION_STEP * torch.cat([self.location, self.shared]).detach()
         return dict(zip(names, moved.tolist(), strict=True))

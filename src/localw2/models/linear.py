@@ -26,7 +26,7 @@ class RandomLinear(RandomMap):
     .. math:: \hat y_k = w_{0k} + \sum_i w_{ik} x_i, \qquad w_{ik} \sim N(b_{ik}, s_{ik}^2)
 
     Row 0 of ``mean`` and ``std`` (p + 1, d) is the intercept. All start at 1, as in the paper; the sign of
-    ``std`` means nothing.
+    ``std`` has no meaning.
 
     >>> model = RandomLinear(2)
     >>> model(torch.tensor([[1.0, 2.0]]), omega=torch.zeros(1, 3, 1))
@@ -46,7 +46,7 @@ class RandomLinear(RandomMap):
     def forward(
         self, x: Tensor, omega: Tensor | None = None, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Outputs (N, d); without omega, drawn from their Gaussian law given x, which is the same."""
+        """Outputs (N, d); without omega, drawn from their Gaussian distribution given x, which is exact."""
         design = self._design(x)
         if omega is not None:
             check_omega(omega, (len(x), *self.mean.shape))
@@ -58,7 +58,7 @@ class RandomLinear(RandomMap):
     def sample_common(
         self, x: Tensor, n_samples: int = 1, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Draws (S, N, d) with noise common to all rows: one number for each draw and output."""
+        """Draws (S, N, d) with noise common to all rows: one number per draw and output."""
         n_samples = check_count(n_samples, "n_samples", 1)
         noise = paired_normal((n_samples, 1, self.mean.shape[1]), self.mean, generator)
 

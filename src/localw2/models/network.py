@@ -33,10 +33,10 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @final
 class RandomLayer(nn.Module):
-    r"""Independent weights :math:`w \sim N(a, s^2)` and fixed biases, a linear layer (paper, Fig. nn_model).
+    r"""A linear layer of independent weights :math:`w \sim N(a, s^2)` and biases (paper, Fig. nn_model).
 
     Given its input h, a layer with fresh weights for every row has independent Gaussian outputs with mean
-    :math:`h a + b` and variance :math:`h^2 s^2`: drawing those is exact and needs one number per output
+    :math:`h a + b` and variance :math:`h^2 s^2`. Drawing these is exact and needs one number per output
     instead of one per weight.
     """
 
@@ -66,15 +66,15 @@ class RandomLayer(nn.Module):
 class _GaussianOutputs(torch.autograd.Function):
     r"""Outputs :math:`h a + b + z \sqrt{h^2 s^2}`, and :math:`z / \sqrt{h^2 s^2}`, which the gradient needs.
 
-    By hand a step takes 10 to 25 % less time than by autograd. Where a unit has no variance (x = 0, dead
-    units) the spread has no slope; the gradient there is set to 0.
+    With this gradient a step takes 10 to 25 % less time than with autograd. Where a unit has no variance
+    (x = 0, dead units) the spread is not differentiable; the gradient there is set to 0.
     """
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(h: Tensor, mean: Tensor, std: Tensor, bias: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        # In place only where every batched operand of a vmap is in the target already.
+        # In place only where the target already has the batch axes of all operands under vmap.
         variance = (h * h) @ (std * std)
         spread = variance.sqrt()
         outputs = torch.addcmul(torch.addmm(bias, h, mean), spread, noise)
@@ -101,11 +101,11 @@ class _GaussianOutputs(torch.autograd.Function):
 class RandomMLP(RandomMap):
     r"""A network with random weights, plain or ResNet (paper, Fig. nn_model and Table of settings).
 
-    ``depth`` hidden layers of ``width`` units; with ``residual`` hidden layers of equal width add to their
+    It has ``depth`` hidden layers of ``width`` units; with ``residual``, those after the first add to their
     input, :math:`g_i = g_{i-1} + \mathrm{act}(W_i g_{i-1} + b_i)`. The output layer is linear.
-    Parameters start as N(0, ``initial_std``^2), in the paper 0.01; ``initial_std=None`` scales the means for
-    the width instead (He), with small spreads. Without omega the outputs can be differentiated once, with it
-    any number of times.
+    Parameters start as N(0, ``initial_std``^2), 0.01 in the paper; ``initial_std=None`` instead scales the
+    means to the width (He), with small spreads. The outputs can be differentiated once without omega, and any
+    number of times with it.
 
     >>> model = RandomMLP(1, 1, width=20, depth=2, generator=torch.Generator().manual_seed(0))
     >>> x = torch.zeros(4, 1)
@@ -126,13 +126,11 @@ class RandomMLP(RandomMap):
     ) -> None:
         super().__init__()
         if activation not in ACTIVATIONS:
-            raise ValueError(
-                f"activation={activation!r} is not known; choose one of {', '.join(ACTIVATIONS)}."
-            )
+            raise ValueError(f"activation={activation!r} is unknown; choose one of {', '.join(ACTIVATIONS)}.")
         if initial_std is not None and not 0 < initial_std < math.inf:
             raise ValueError(
-                f"initial_std={initial_std} must be a positive number (at 0 no weight has a slope), "
-                "or None for He's scale."
+                f"initial_std={initial_std} must be a positive number (at 0 all gradients vanish), "
+                "or None for He initialisation."
             )
         hidden = [check_count(width, "width", 1)] * check_count(depth, "depth", 1)
         sizes = [check_count(n_inputs, "n_inputs", 1), *hidden, check_count(n_outputs, "n_outputs", 1)]
@@ -143,7 +141,7 @@ class RandomMLP(RandomMap):
 
     @torch.no_grad()
     def reset(self, initial_std: float | None, generator: torch.Generator | None = None) -> None:
-        """Draw the starting parameters."""
+        """Draw the initial parameters."""
         generator = source(generator, self.random_layers()[0].mean.device)
         for layer in self.random_layers():
             for name, parameter in layer.named_parameters():
@@ -168,7 +166,7 @@ class RandomMLP(RandomMap):
     def forward(
         self, x: Tensor, omega: list[Tensor] | None = None, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Outputs (N, d); without omega, the outputs of each layer are drawn from their exact law."""
+        """Outputs (N, d); without omega, each layer's outputs are drawn from their exact distribution."""
         layers = self.random_layers()
         check_inputs(x, len(layers[0].mean), layers[0].mean)
         if omega is None:
@@ -184,7 +182,7 @@ class RandomMLP(RandomMap):
     def sample_common(
         self, x: Tensor, n_samples: int = 1, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Draws (S, N, d) with noise common to all rows: one number for each draw and unit."""
+        """Draws (S, N, d) with noise common to all rows: one number per draw and unit."""
         layers, n_samples = self.random_layers(), check_count(n_samples, "n_samples", 1)
         check_inputs(x, len(layers[0].mean), layers[0].mean)
         generator = source(generator, x.device)
@@ -198,7 +196,7 @@ class RandomMLP(RandomMap):
         return in_chunks(evaluate, x, n_samples)
 
     def extra_repr(self) -> str:
-        """What the layers do not tell."""
+        """The settings that the layers do not show."""
         return f"residual={self.residual}, activation={self.activation!r}"
 
     def _through(self, h: Tensor, layer: Callable[[int, Tensor], Tensor]) -> Tensor:

@@ -20,19 +20,19 @@ FIXED = ("rk4", "midpoint", "euler")
 
 
 class SolverError(FloatingPointError):
-    """An equation that could not be solved: its solution explodes, or is too stiff for the method."""
+    """An equation could not be solved: its solution explodes, or is too stiff for the method."""
 
 
 @final
 class RandomODE(RandomMap):
-    r"""Solutions of :math:`\dot y = \hat g(t, y, \hat\omega)`, one omega held fixed along each trajectory.
+    r"""Solutions of :math:`\dot y = \hat g(t, y, \hat\omega)`, with one omega held fixed per trajectory.
 
     ``model(y0, omega)`` gives the states (n, T, d) at ``times`` (T,), the first of which is that of y0.
-    All trajectories are solved in one batch by torchdiffeq: ``method`` "dopri5" and other adaptive ones to
-    the tolerances (in the worst trajectory, not on average; ``atol`` is in units of ``state_size`` (d,), if
-    that is given), or "rk4", "midpoint", "euler" with equal steps of at most ``step_size`` from each time
-    to the next (one step, by default). A solution that needs more than ``max_evaluations`` of the field is
-    given up with a ``SolverError``.
+    torchdiffeq solves all trajectories in one batch. The adaptive methods, such as "dopri5", meet the
+    tolerances in the worst trajectory, not on average (``atol`` in units of ``state_size`` (d,), if given);
+    "rk4", "midpoint" and "euler" take equal steps of at most ``step_size`` between consecutive times (one
+    step by default). If a solution needs more than ``max_evaluations`` of the field, a ``SolverError`` is
+    raised.
 
     >>> from localw2.models.fields import FunctionField
     >>> from localw2.models.laws import Shared
@@ -55,9 +55,7 @@ class RandomODE(RandomMap):
     ) -> None:
         super().__init__()
         if method not in (*ADAPTIVE, *FIXED):
-            raise ValueError(
-                f"method={method!r} is not known; choose one of {', '.join((*ADAPTIVE, *FIXED))}."
-            )
+            raise ValueError(f"method={method!r} is unknown; choose one of {', '.join((*ADAPTIVE, *FIXED))}.")
         for name, value in (("rtol", rtol), ("atol", atol), ("step_size", step_size)):
             if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"{name}={value} must be a positive number.")
@@ -70,7 +68,7 @@ class RandomODE(RandomMap):
         self.register_buffer("state_size", state_size, persistent=False)
 
     def at(self, times: Tensor) -> RandomODE:
-        """The same equation, sharing its parameters, at other times."""
+        """The same equation at other times, with shared parameters."""
         settings = self.method, self.rtol, self.atol, self.step_size, self.max_evaluations, self.state_size
         return RandomODE(self.field, times.to(self.times.device), *settings)
 
@@ -79,7 +77,7 @@ class RandomODE(RandomMap):
         return self.field.draw(n, generator)
 
     def forward(self, x: Tensor, omega: Any = None, generator: torch.Generator | None = None) -> Tensor:
-        """States (n, T, d) from initial states x (n, d), which hold at the first time."""
+        """States (n, T, d) from initial states x (n, d) at the first time."""
         check_rows_of(x)
         omega = self.draw(len(x), source(generator, x.device)) if omega is None else omega
         if len(self.times) == 1:
@@ -87,27 +85,27 @@ class RandomODE(RandomMap):
         return self._solve(x, omega)
 
     def slopes(self, t: Tensor, y: Tensor, omega: Any) -> Tensor:
-        """The field (n, d) itself at states y (n, d), each with its own omega."""
+        """The field (n, d) at states y (n, d), each with its own omega."""
         return self.field.bind(omega)(t, y)
 
     def _solve(self, y0: Tensor, omega: Any) -> Tensor:
         odeint = _odeint()
-        field = _Counted(self.field.bind(omega), self.max_evaluations)
+        field = _CountingField(self.field.bind(omega), self.max_evaluations)
         adaptive = self.method in ADAPTIVE
         options: dict[str, Any] = {"norm": worst_trajectory}
         if not adaptive:
-            options = {"grid_constructor": lambda f, y0, t: _subdivided(t, self.step_size)}
+            options = {"grid_constructor": lambda f, y0, t: _subdivide(t, self.step_size)}
         atol = self.atol if self.state_size is None else self.atol * self.state_size
         try:
             path: Tensor = odeint(
                 field, y0, self.times, rtol=self.rtol, atol=atol, method=self.method, options=options
             )
-        except AssertionError as error:  # how torchdiffeq tells of steps that vanish or states that overflow
+        except AssertionError as error:  # torchdiffeq's error for vanishing steps or overflowing states
             what = f"the solver stopped at t = {float(field.t):.4g} ({error})"
             raise self._failure(what, field.t, field.y, omega) from error
         except _TooManyEvaluations:
             raise self._failure(
-                f"t = {float(field.t):.4g} of {float(self.times[-1]):.4g} was reached after "
+                f"the solver only reached t = {float(field.t):.4g} of {float(self.times[-1]):.4g} after "
                 f"{self.max_evaluations} evaluations of the field",
                 field.t,
                 field.y,
@@ -122,15 +120,15 @@ class RandomODE(RandomMap):
         size = y.detach().abs().amax(1).nan_to_num(nan=math.inf)
         worst = int(size.argmax())
         if bool(torch.isfinite(y).all()) and not bool(torch.isfinite(self.field.bind(omega)(t, y)).all()):
-            what += ", where the field gives values that are not finite"
+            what += ", where the field returns values that are not finite"
         parameters = self.field.parameters_of(omega)
         named = ", ".join(f"{name} = {float(value[worst]):.4g}" for name, value in parameters.items())
         state = ", ".join(f"{v:.3g}" for v in y[worst].tolist())
         return SolverError(
             f"{what}. The largest state is ({state})"
-            + (f", of the trajectory with {named}. " if named else ". ")
-            + "The equation explodes or is stiff there: start closer (means and stds of the parameters), "
-            "take a smaller learning rate, or a LogNormal law for what must be positive."
+            + (f", in the trajectory with {named}. " if named else ". ")
+            + "The equation explodes or is stiff there: give better initial guesses (means and stds of the "
+            "parameters), use a smaller learning rate, or LogNormal for parameters that must be positive."
         )
 
 
@@ -142,8 +140,8 @@ def _odeint() -> Any:
     return odeint
 
 
-def _subdivided(times: Tensor, step: float | None) -> Tensor:
-    """The times with equal steps of at most ``step`` between them, so that every time is a step's end."""
+def _subdivide(times: Tensor, step: float | None) -> Tensor:
+    """Add equal steps of at most ``step`` between the times, so that every time ends a step."""
     if step is None:
         return times
     parts = [
@@ -157,8 +155,8 @@ class _TooManyEvaluations(Exception):
     pass
 
 
-class _Counted:
-    """A field that counts its evaluations and remembers where it was asked last."""
+class _CountingField:
+    """A field that counts its evaluations and remembers where it was last evaluated."""
 
     def __init__(self, field: Field, limit: int) -> None:
         self._field, self._left = field, limit
@@ -174,16 +172,16 @@ class _Counted:
 
 
 def worst_trajectory(error: Tensor) -> Tensor:
-    """The largest root mean square over trajectories: one bad one must not drown in good ones."""
+    """The largest root mean square error over trajectories, so that good ones do not hide a bad one."""
     return error.square().mean(-1).max().sqrt() if error.ndim > 1 else error.abs().max()
 
 
 def check_times(times: Any) -> Tensor:
-    """Rising finite times (T,)."""
+    """Return increasing finite times (T,)."""
     times = times if isinstance(times, Tensor) else torch.as_tensor(times)
     if times.ndim != 1 or len(times) == 0 or not bool(torch.isfinite(times).all()):
         raise ValueError(f"times has shape {tuple(times.shape)}; expected finite times (T,).")
     if not bool((times[1:] > times[:-1]).all()):
-        raise ValueError("times must rise: sort them and drop repeats.")
+        raise ValueError("times must be strictly increasing; sort them and drop duplicates.")
     checked: Tensor = times.detach().clone() if times.is_floating_point() else times.double()
     return checked

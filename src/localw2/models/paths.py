@@ -1,4 +1,4 @@
-"""What is seen of random trajectories, single observations or pairs, as rows of an ordinary model."""
+"""Observations of random trajectories, single or in pairs, as rows of an ordinary model."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from localw2.models.base import RandomMap, check_rows_of, source
 if TYPE_CHECKING:
     from localw2.models.ode import RandomODE
 
-# With more distinct times than this, states are interpolated from so many (more where that is coarse).
+# With more distinct times than this, states are interpolated from this many, or more if that is too coarse.
 KNOTS = 128
 MAX_KNOTS = 2048
-# The error of interpolation that is accepted, in units of the spread of what is observed.
+# The accepted interpolation error, in units of the spread of the observations.
 ACCEPTED = 1e-3
 
-# States (..., d) to what is observed of them (..., p).
+# Maps states (..., d) to observations (..., p).
 Observe = Callable[[Tensor], Tensor]
 
 
 @final
 class ObservedPaths(RandomMap):
-    r"""Rows (trajectory, times, initial state) to what is observed there; rows of one trajectory share omega.
+    r"""Maps rows (trajectory, times, initial state) to observations; rows of one trajectory share omega.
 
-    A row of x is ``[i, t_1 .. t_q, y0]``: the number of its trajectory, q times after that of y0, and the
+    A row of x is ``[i, t_1 .. t_q, y0]``: the index of its trajectory, q times since that of y0, and the
     initial state (d,). With q = 1 the output is the observation (p,) at that time. With q = 2 it is
-    :math:`[y(t_1),\; (y(t_2) - y(t_1)) / (t_2 - t_1)]`, (2p,): where the trajectory is and how it goes on,
-    which only a model with the right law of whole paths gets right.
+    :math:`[y(t_1),\; (y(t_2) - y(t_1)) / (t_2 - t_1)]`, (2p,): where the trajectory is and where it is going,
+    which only a model with the right distribution of whole paths reproduces.
 
-    Every trajectory is solved once for all its rows. Up to ``knots`` distinct times are solved for as they
-    are. Of more, so many are solved for, closer where observations are, and the others come by cubic
-    interpolation; ``refine`` adds knots until its error is below a thousandth of the spread.
+    Every trajectory is solved once for all its rows, at up to ``knots`` distinct times exactly. With more,
+    it is solved at ``knots`` times, denser where observations are, and interpolated by cubics; ``refine``
+    adds knots until the error is below a thousandth of the spread.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class ObservedPaths(RandomMap):
         return self.ode.draw(n, generator)
 
     def forward(self, x: Tensor, omega: Any = None, generator: torch.Generator | None = None) -> Tensor:
-        """Outputs (rows, p) or (rows, 2p); omega is that of the distinct trajectories, by rising number."""
+        """Outputs (rows, p) or (rows, 2p); omega is for the distinct trajectories, in increasing order."""
         return self._outputs(x, 1, omega, generator)[0]
 
     def simulate(self, x: Tensor, n_draws: int, generator: torch.Generator | None = None) -> Tensor:
@@ -61,7 +61,7 @@ class ObservedPaths(RandomMap):
 
     @torch.no_grad()
     def interpolation_error(self, x: Tensor, generator: torch.Generator | None = None) -> float:
-        """The largest error of interpolation at these rows, one draw, in units of the spread of outputs."""
+        """The largest interpolation error at these rows in one draw, in units of the spread of outputs."""
         layout = _Layout.of(x, self.n_times, self.knots)
         if layout.weights is None:
             return 0.0
@@ -72,7 +72,7 @@ class ObservedPaths(RandomMap):
         return float((gap / values.std(0).clamp_min(torch.finfo(x.dtype).tiny)).max())
 
     def refine(self, x: Tensor, generator: torch.Generator | None = None) -> float:
-        """Double the knots until interpolation is accurate at these rows; the error that is left."""
+        """Double the knots until interpolation is accurate at these rows; return the remaining error."""
         error = self.interpolation_error(x, generator)
         while error > ACCEPTED and self.knots < MAX_KNOTS:
             self.knots *= 2
@@ -84,7 +84,7 @@ class ObservedPaths(RandomMap):
         n = len(layout.initial)
         if omega is None:
             omega = self.draw(n_draws * n, source(generator, x.device))
-        # Times in float64: those of years have too few digits left in float32.
+        # Times in float64: calendar years would have too few digits in float32.
         times = layout.solved.double() + self.ode.times[0].double()
         states = self.ode.at(times)(layout.initial.repeat(n_draws, 1), omega)
         seen = states if self.observe is None else self.observe(states)
@@ -99,7 +99,7 @@ class ObservedPaths(RandomMap):
 @final
 @dataclass(frozen=True)
 class _Layout:
-    """The distinct trajectories and solved times of some rows, and where each row's values come from."""
+    """The distinct trajectories and solved times of some rows, and the source of each row's values."""
 
     initial: Tensor
     solved: Tensor
@@ -119,7 +119,7 @@ class _Layout:
         if len(distinct) <= knots + 1:
             places = (trajectory[:, None] * len(distinct) + which)[..., None]
             return cls(initial, distinct, places, None)
-        solved = _thinned(distinct.double(), knots)
+        solved = _thin(distinct.double(), knots)
         base = (torch.searchsorted(solved, times.double().contiguous()) - 2).clamp(0, len(solved) - 4)
         base = base[..., None] + torch.arange(4, device=x.device)
         places = trajectory[:, None, None] * len(solved) + base
@@ -127,14 +127,14 @@ class _Layout:
         return cls(initial, solved, places, weights[..., None])
 
     def at_rows(self, values: Tensor) -> Tensor:
-        """(S, trajectories, solved times, p) to (S, rows, q, p)."""
+        """Values (S, trajectories, solved times, p) at the rows, (S, rows, q, p)."""
         flat = values.flatten(1, 2).index_select(1, self.places.flatten())
         points = flat.reshape(len(values), *self.places.shape, values.shape[-1])
         return points.squeeze(3) if self.weights is None else (points * self.weights).sum(3)
 
 
-def _thinned(times: Tensor, count: int) -> Tensor:
-    """Some of many rising times, ends included: every so-many-th, but none closer than span / 100 count."""
+def _thin(times: Tensor, count: int) -> Tensor:
+    """About ``count`` of many increasing times, ends included and none closer than span / 100 count."""
     chosen = times[torch.linspace(0, len(times) - 1, count + 1, device=times.device).round().long()]
     cell = ((chosen - chosen[0]) * (100 * count / float(chosen[-1] - chosen[0]))).floor()
     apart = torch.cat([cell[:-1] < cell[1:], torch.ones(1, dtype=torch.bool, device=times.device)])
@@ -144,7 +144,7 @@ def _thinned(times: Tensor, count: int) -> Tensor:
 
 
 def _cubic(points: Tensor, t: Tensor) -> Tensor:
-    """Weights (..., 4) of values at points (..., 4) in the cubic through them at t (..., 1) (Lagrange)."""
+    """Lagrange weights (..., 4) of the values at points (..., 4) in the cubic through them at t (..., 1)."""
     weights = []
     for i in range(4):
         others = [j for j in range(4) if j != i]

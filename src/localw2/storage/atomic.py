@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Files that are written completely or not at all."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import IO, Any
 
 
 def replace_file(target: Path, data: bytes) -> None:
-    """Put the bytes where the target is."""
-    with replaced(target, "wb") as file:
+    """Write the bytes to the target, or leave it as it was."""
+    with open_replacement(target, "wb") as file:
         file.write(data)
 
 
 @contextmanager
-def replaced(path: str | os.PathLike[str], mode: str) -> Iterator[IO[Any]]:
-    """A file under a temporary name in the same folder, which takes its place when all is written."""
+def open_replacement(path: str | os.PathLike[str], mode: str) -> Iterator[IO[Any]]:
+    """Open a temporary file in the same folder, which takes the place of ``path`` once it is complete."""
     target = Path(os.path.realpath(path))
     if target.is_dir():
         raise ValueError(f"{path} is a folder; give the name of a file to write in it.")

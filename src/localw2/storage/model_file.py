@@ -1,10 +1,10 @@
-"""One file for a fitted estimator: safetensors with JSON inside, no pickle, nothing in it ever runs.
+"""One file for a fitted estimator: safetensors with JSON inside, no pickle, and nothing in it ever runs.
 
-``write`` and ``read`` move a ``Stored`` (plain settings, tensors, scikit-learn regressors) to and from
-disk. A file is not trusted: every byte is under a checksum, which finds damage, and everything that an
-attacker could rewrite together with the checksum is checked again before it is used. Regressors travel
-through skops (``regressor_packing``), but only after our own audit of what they name (``archive_audit``,
-with the list ``TRUSTED``), and scikit-learn only uses what we checked (``regressor_checks``).
+``write`` and ``read`` move a ``Stored`` (plain settings, tensors, scikit-learn regressors) to and from disk.
+A file is not trusted: a checksum covers every byte and detects damage, and everything that an attacker could
+rewrite together with the checksum is checked again before it is used. Regressors are packed by skops
+(``regressors``); what they name is audited before anything is built (``audit``), and their content is checked
+before scikit-learn uses it (``checks``).
 """
 
 from __future__ import annotations
@@ -23,38 +23,25 @@ from typing import Any
 import torch
 
 from localw2.storage.atomic import replace_file
-from localw2.storage.audit import TRUSTED
-from localw2.storage.regressors import check_storable, needed, pack_regressor, unpack_regressor
-
-__all__ = [
-    "FORMAT_VERSION",
-    "TRUSTED",
-    "Stored",
-    "check_storable",
-    "check_writable",
-    "pack_regressor",
-    "read",
-    "unpack_regressor",
-    "write",
-]
+from localw2.storage.regressors import pack_regressor, unpack_regressor
 
 FORMAT_VERSION = 1
 
 _KEY = "localw2"  # the one key of the safetensors metadata: 'sha256 <64 hex digits> <JSON>'
-_REGRESSOR = "__regressor__."  # tensors whose names begin so hold packed regressors
+_REGRESSOR = "__regressor__."  # the prefix of the tensors that hold packed regressors
 _SEAL = re.compile(rb'"localw2":"sha256 ([0-9a-f]{64}) ')
 _BLANK = b"0" * 64
-_MAX_HEADER = 10_000_000  # bytes; parsed JSON can take some thirty times its length in memory
+_MAX_HEADER = 10_000_000  # bytes; parsed JSON can take about thirty times its length in memory
 _MAX_DEPTH = 50
 _PLAIN = "None, bool, int, float, str, list or dict with str keys"
 
 
 @dataclass(frozen=True)
 class Stored:
-    """What a model file holds: a name for what it is, plain settings, tensors and fitted regressors.
+    """The content of a model file: the kind of model, plain settings, tensors and fitted regressors.
 
-    ``settings`` takes JSON values only. Tuples come back as lists, numpy floats as floats; NaN and the
-    infinities survive.
+    ``settings`` takes JSON values only. Tuples come back as lists and numpy floats as floats; NaN and the
+    infinities are kept.
 
     >>> Stored("line", {"delta": 0.1}, {"slope": torch.tensor([2.0])}).kind
     'line'
@@ -77,28 +64,22 @@ def write(path: str | os.PathLike[str], stored: Stored) -> None:
     ...     read(folder + "/m.localw2")
     Stored(kind='line', settings={'delta': 0.1}, tensors={'slope': tensor([2.])}, regressors={})
     """
-    target = Path(os.path.realpath(_as_path(path)))
-    if target.is_dir():
-        raise ValueError(f"{target} is a folder; give the name of a file to write in it.")
-    if not target.parent.is_dir():
-        raise FileNotFoundError(f"the folder {target.parent} does not exist; create it before saving.")
-    replace_file(target, _serialise(stored))
+    replace_file(_as_path(path), _serialise(stored))
 
 
 def read(path: str | os.PathLike[str]) -> Stored:
     """Read a file that ``write`` wrote; ValueError, with the reason, for anything else.
 
-    Nothing in the file is run. Memory is that of the file and of its header of names and settings, which has
-    at most 10 MB of JSON.
+    Nothing in the file is run. The memory needed is that of the file and of its header with names and
+    settings, which has at most 10 MB of JSON.
     """
+    from safetensors.torch import load
+
     source = _as_path(path)
     data, content = _read_sealed(source)
     try:
-        tensors: dict[str, torch.Tensor] = needed("safetensors.torch").load(data)
-        return _unpack(content, tensors)
-    except ImportError:
-        raise
-    except Exception as error:  # whatever a hostile file provokes is a ValueError with the reason
+        return _unpack(content, load(data))
+    except Exception as error:  # whatever a hostile file provokes becomes a ValueError with the reason
         raise ValueError(
             f"{source} cannot be used: {error or type(error).__name__} "
             "Use another copy of the file, or fit and save the model again."
@@ -106,7 +87,7 @@ def read(path: str | os.PathLike[str]) -> Stored:
 
 
 def check_writable(path: Any, name: str) -> None:
-    """Raise unless a file can be written there, which a long fit had better know before it starts."""
+    """Raise ValueError unless a file can be written there; a long fit should know before it starts."""
     if not isinstance(path, str | os.PathLike):
         raise ValueError(f"{name}={path!r} is not a path; give a file name, or None.")
     target = Path(os.path.realpath(_as_path(path)))
@@ -120,7 +101,7 @@ def check_writable(path: Any, name: str) -> None:
     except OSError as error:
         raise ValueError(
             f"{name}={str(path)!r} cannot be written ({error.strerror}); "
-            "name a file in a folder that you may write to and that has room."
+            "choose a folder that you may write to and that has space."
         ) from error
 
 
@@ -129,7 +110,7 @@ def _as_path(path: Any) -> Path:
     if not isinstance(path, str | os.PathLike):
         raise ValueError(f"path={path!r} is not a path; give a str or a pathlib.Path.")
     if "\0" in os.fsdecode(path):
-        raise ValueError(f"path={path!r} holds a null character, which no file name can.")
+        raise ValueError(f"path={path!r} contains a null character, which no file name can.")
     return Path(os.fsdecode(path))
 
 
@@ -137,12 +118,14 @@ def _as_path(path: Any) -> Path:
 
 
 def _serialise(stored: Stored) -> bytes:
-    """The bytes of the file, checksum included."""
+    """The bytes of the file, including its checksum."""
+    from safetensors.torch import save
+
     if not isinstance(stored.kind, str) or not stored.kind:
         raise ValueError(f"kind={stored.kind!r} must be a non-empty str, such as 'LocalW2Regressor'.")
     if not isinstance(stored.settings, dict):
         raise ValueError(f"settings is {type(stored.settings).__name__}; it must be a dict.")
-    tensors = {name: _storable_tensor(name, tensor) for name, tensor in stored.tensors.items()}
+    tensors = {name: _copy_tensor(name, tensor) for name, tensor in stored.tensors.items()}
     for name, regressor in stored.regressors.items():
         _check_name(name)
         packed = bytearray(pack_regressor(regressor))
@@ -151,90 +134,90 @@ def _serialise(stored: Stored) -> bytes:
         "format": "localw2",
         "format_version": FORMAT_VERSION,
         "kind": stored.kind,
-        "settings": _plain(stored.settings, "settings"),
+        "settings": _to_plain(stored.settings, "settings"),
         "regressors": sorted(stored.regressors),
     }
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     try:
-        data: bytes = needed("safetensors.torch").save(tensors, {_KEY: f"sha256 {_BLANK.decode()} {text}"})
+        data: bytes = save(tensors, {_KEY: f"sha256 {_BLANK.decode()} {text}"})
     except (RuntimeError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"safetensors cannot store these tensors: {error}") from error
     if int.from_bytes(data[:8], "little") > _MAX_HEADER:
         raise ValueError(
             f"settings and names take more than {_MAX_HEADER // 10**6} MB, which read() would refuse; "
-            "keep large things as tensors."
+            "store large values as tensors."
         )
-    seal = _seal(data)
+    seal = _find_seal(data)
     assert seal is not None
-    return data[: seal.start] + _digest(data, seal) + data[seal.stop :]
+    return data[: seal.start] + _compute_digest(data, seal) + data[seal.stop :]
 
 
-def _seal(data: bytes) -> slice | None:
+def _find_seal(data: bytes) -> slice | None:
     """Where the header states the checksum, if it does so exactly once."""
     size = 8 + int.from_bytes(data[:8], "little")
     found = [slice(*seal.span(1)) for seal in _SEAL.finditer(data, 0, size)]
     return found[0] if len(found) == 1 else None
 
 
-def _digest(data: bytes, seal: slice) -> bytes:
-    """The checksum of all bytes, with zeros where it stands itself; so no byte is uncovered."""
+def _compute_digest(data: bytes, seal: slice) -> bytes:
+    """The checksum of all bytes, with zeros in its own place, so that it covers the whole file."""
     digest = hashlib.sha256(data[: seal.start])
     digest.update(_BLANK)
     digest.update(memoryview(data)[seal.stop :])
     return digest.hexdigest().encode()
 
 
-def _storable_tensor(name: str, tensor: Any) -> torch.Tensor:
+def _copy_tensor(name: str, tensor: Any) -> torch.Tensor:
     """The tensor as a dense copy on the CPU."""
     _check_name(name)
     if not isinstance(tensor, torch.Tensor):
         raise ValueError(f"tensors[{name!r}] is {type(tensor).__name__}; use torch.as_tensor.")
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
-        raise ValueError(f"tensors[{name!r}] is sparse, quantised or without data; store it dense.")
+        raise ValueError(f"tensors[{name!r}] is sparse, quantised or without data; store a dense tensor.")
     # safetensors refuses shared memory and strides.
     copy: torch.Tensor = tensor.detach().cpu().resolve_conj().resolve_neg()
     return copy.clone(memory_format=torch.contiguous_format)
 
 
 def _check_name(name: Any) -> None:
-    """Refuse a name that is ours, or that UTF-8 cannot hold."""
+    """Refuse a name that is reserved, or that UTF-8 cannot encode."""
     if not isinstance(name, str) or name.startswith("__"):
         raise ValueError(f"name {name!r} must be a str that does not begin with two underscores.")
     try:
         name.encode()
     except UnicodeEncodeError:
-        raise ValueError(f"name {name!r} holds half a character (a lone surrogate); rename it.") from None
+        raise ValueError(f"name {name!r} contains half a character (a lone surrogate); rename it.") from None
 
 
-def _plain(value: Any, where: str, depth: int = 0) -> Any:
-    """The value as JSON values only, or an error that says where it is not."""
+def _to_plain(value: Any, where: str, depth: int = 0) -> Any:
+    """The value as JSON values only; ValueError says where it is not."""
     if depth > _MAX_DEPTH:
-        raise ValueError(f"{where[:80]}... is nested more than {_MAX_DEPTH} deep, or holds itself.")
+        raise ValueError(f"{where[:80]}... is nested more than {_MAX_DEPTH} levels deep, or contains itself.")
     if value is None or isinstance(value, bool):
         return value
     for kind in (str, int, float):
         if isinstance(value, kind):
             return kind(value)
     if isinstance(value, list | tuple):
-        return [_plain(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(value)]
+        return [_to_plain(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(value)]
     if isinstance(value, dict):
         for key in value:
             if not isinstance(key, str):
                 raise ValueError(f"{where} has the key {key!r}; JSON keys are str: use {str(key)!r}.")
-        return {str(key): _plain(item, f"{where}[{key!r}]", depth + 1) for key, item in value.items()}
-    raise ValueError(f"{where} is {type(value).__name__}, which JSON cannot hold; use {_PLAIN}.")
+        return {str(key): _to_plain(item, f"{where}[{key!r}]", depth + 1) for key, item in value.items()}
+    raise ValueError(f"{where} is {type(value).__name__}, which JSON cannot represent; use {_PLAIN}.")
 
 
 # --- reading --------------------------------------------------------------------------------------------
 
 
 def _read_sealed(path: Path) -> tuple[bytes, dict[str, Any]]:
-    """The bytes of a whole, undamaged file of ours, and our JSON in its header."""
+    """The bytes of a complete, undamaged file of ours, and our JSON in its header."""
     try:
-        with open(path, "rb", opener=_open_at_once) as file:
+        with open(path, "rb", opener=_open_without_waiting) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
-                raise ValueError(f"{path} is not a regular file; give the path that save() wrote.")
+                raise ValueError(f"{path} is not a regular file; give the path of a file that save() wrote.")
             data, content = _read_checked(path, file, status.st_size)
     except IsADirectoryError:
         raise ValueError(f"{path} is a folder; give the path of a model file.") from None
@@ -242,8 +225,8 @@ def _read_sealed(path: Path) -> tuple[bytes, dict[str, Any]]:
         raise FileNotFoundError(f"{path} does not exist; check the path, or save a model there.") from None
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}. Check its permissions.") from error
-    seal = _seal(data)
-    if seal is None or _digest(data, seal) != data[seal]:
+    seal = _find_seal(data)
+    if seal is None or _compute_digest(data, seal) != data[seal]:
         raise ValueError(
             f"{path} is damaged: its checksum does not match its content. "
             "Use another copy of the file, or fit and save the model again."
@@ -251,26 +234,28 @@ def _read_sealed(path: Path) -> tuple[bytes, dict[str, Any]]:
     return data, content
 
 
-def _open_at_once(path: str, flags: int) -> int:
-    """Open without waiting for a writer."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # a named pipe would wait for ever
+def _open_without_waiting(path: str, flags: int) -> int:
+    """Open without waiting for a writer, as a named pipe would do for ever."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _read_checked(path: Path, file: io.BufferedReader, size: int) -> tuple[bytes, dict[str, Any]]:
-    """The same before the checksum; sizes are compared before anything large is read."""
+    """The same before the checksum is verified; sizes are compared before anything large is read."""
     start = file.read(8)
     length = int.from_bytes(start, "little")
     foreign = f"{path} is not a localw2 model file"
     if len(start) < 8 or not 2 <= length <= min(size - 8, _MAX_HEADER):
-        raise ValueError(f"{foreign} (or only the beginning of one); give a path that save() wrote.")
+        raise ValueError(
+            f"{foreign} (or only the beginning of one); give the path of a file that save() wrote."
+        )
     header = file.read(length)
     try:
-        fields = json.loads(header, object_pairs_hook=_distinct)
+        fields = json.loads(header, object_pairs_hook=_reject_repeated_keys)
         sizes = [entry["data_offsets"][1] for name, entry in fields.items() if name != "__metadata__"]
-        content = _content(fields)
+        content = _parse_content(fields)
         version = content["format_version"]
-    except Exception as error:  # bytes of any kind are parsed here
-        raise ValueError(f"{foreign}, or a damaged one; give a path that save() wrote.") from error
+    except Exception as error:  # the bytes may be anything
+        raise ValueError(f"{foreign}, or is damaged; give the path of a file that save() wrote.") from error
     if isinstance(version, int) and version > FORMAT_VERSION:
         raise ValueError(
             f"{path} has format version {version}; this localw2 reads up to {FORMAT_VERSION}. "
@@ -280,46 +265,46 @@ def _read_checked(path: Path, file: io.BufferedReader, size: int) -> tuple[bytes
         raise ValueError(f"{foreign}: its format is {content.get('format')!r}, version {version!r}.")
     if not all(type(end) is int for end in sizes) or max(sizes, default=0) != size - 8 - length:
         raise ValueError(
-            f"{path} is truncated or damaged: {size} bytes do not fit the sizes that it states. "
+            f"{path} is truncated or damaged: {size} bytes do not match the sizes that it states. "
             "Use another copy of the file, or fit and save the model again."
         )
     return start + header + file.read(size - 8 - length), content
 
 
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object without repeated keys, of which readers would use different ones."""
+def _reject_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object without repeated keys, among which readers would choose differently."""
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("a key is there twice.")
+        raise ValueError("a key occurs twice.")
     return found
 
 
-def _content(header: dict[str, Any]) -> dict[str, Any]:
+def _parse_content(header: dict[str, Any]) -> dict[str, Any]:
     """Our JSON inside the safetensors header."""
     word, _, text = header["__metadata__"][_KEY].split(" ", 2)
-    content = json.loads(text, object_pairs_hook=_distinct)
+    content = json.loads(text, object_pairs_hook=_reject_repeated_keys)
     if word != "sha256" or not isinstance(content, dict):
-        raise ValueError("its metadata is not ours.")
+        raise ValueError("its metadata is not from localw2.")
     return content
 
 
 def _unpack(content: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Stored:
-    """What the file holds, if its JSON and its tensors fit each other."""
+    """The content of the file, if its JSON and its tensors match."""
     kind, settings, names = content["kind"], content["settings"], content["regressors"]
     if not isinstance(kind, str) or not kind or not isinstance(settings, dict):
         raise ValueError(f"its kind is {kind!r} and its settings are {type(settings).__name__}.")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError("its list of regressors is not a list of names.")
-    _plain(settings, "settings")
+    _to_plain(settings, "settings")
     packed = {
         name[len(_REGRESSOR) :]: tensors.pop(name) for name in list(tensors) if name.startswith(_REGRESSOR)
     }
     if sorted(packed) != names:
-        raise ValueError(f"it lists the regressors {names} but holds {sorted(packed)}.")
+        raise ValueError(f"it lists the regressors {names} but contains {sorted(packed)}.")
     for name, tensor in tensors.items():
         _check_name(name)
         if tensor.dtype == torch.bool and bool((tensor.view(torch.uint8) > 1).any()):
-            raise ValueError(f"tensor {name!r} has truth values other than 0 and 1.")
+            raise ValueError(f"tensor {name!r} has Boolean values other than 0 and 1.")
     regressors = {}
     for name, tensor in packed.items():
         if tensor.dtype != torch.uint8 or tensor.ndim != 1:

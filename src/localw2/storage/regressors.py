@@ -1,4 +1,4 @@
-"""A scikit-learn regressor as bytes and back, by skops but without trusting what it is given."""
+"""A scikit-learn regressor as bytes and back, through skops but without trusting the bytes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import io
 import json
 import warnings
 import zipfile
-from importlib import import_module
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,31 +15,25 @@ import numpy as np
 from localw2.storage.audit import PRESENT_MODULES, STORED_MODULES, TRUSTED, RefusedError, audit
 from localw2.storage.checks import check_content, check_is_regressor
 
-
-def needed(module: str) -> Any:
-    """The module, imported when it is first used; ImportError says how to install it."""
-    try:
-        return import_module(module)
-    except ImportError as error:
-        package = module.split(".")[0]
-        raise ImportError(f"storing models needs {package}: pip install safetensors skops") from error
+_storable_kinds: set[frozenset[type]] = set()  # of bases that check_bases_storable has tried in this process
 
 
 def pack_regressor(estimator: Any) -> bytes:
-    """A scikit-learn regressor as bytes that ``unpack_regressor`` gives back; ValueError if it cannot.
+    """A scikit-learn regressor as bytes that ``unpack_regressor`` reads; ValueError if that is impossible.
 
-    Packing twice gives the same bytes. An object held in two places comes back as two equal ones.
+    Packing twice gives the same bytes. An object that is referenced twice comes back as two equal objects.
 
     >>> from sklearn.linear_model import LinearRegression
     >>> line = LinearRegression().fit([[0.0], [1.0]], [1.0, 3.0])
     >>> unpack_regressor(pack_regressor(line)).predict([[2.0]])
     array([5.])
     """
-    skops = needed("skops.io")
+    from skops.io import dumps
+
     check_is_regressor(estimator)
     name = type(estimator).__name__
     try:
-        data = _rewritten(skops.dumps(estimator), STORED_MODULES)
+        data = _normalize(dumps(estimator), STORED_MODULES)
     except Exception as error:
         raise ValueError(f"{name} cannot be stored without pickle: {error}") from error
     try:
@@ -52,23 +46,24 @@ def pack_regressor(estimator: Any) -> bytes:
 def unpack_regressor(data: bytes) -> Any:
     """The regressor that ``pack_regressor`` packed; ValueError for anything else, before any of it is used.
 
-    The bytes may come from an enemy: only types in ``TRUSTED`` are built, and indices that compiled code
-    would follow blindly are checked.
+    The bytes may come from an attacker: only types in ``TRUSTED`` are built, and every index that compiled
+    code would follow without a bounds check is checked.
     """
-    skops = needed("skops.io")
+    from skops.io import loads
+
     if not isinstance(data, bytes | bytearray):
         raise ValueError(f"a packed regressor is bytes, not {type(data).__name__}.")
     data = bytes(data)
     try:
         audit(data)
-        estimator = skops.loads(_rewritten(data, PRESENT_MODULES), trusted=sorted(TRUSTED))
+        estimator = loads(_normalize(data, PRESENT_MODULES), trusted=sorted(TRUSTED))
         check_is_regressor(estimator)
         check_content(estimator)
     except RefusedError as error:
         raise ValueError(str(error)) from None
     except Exception as error:
         raise ValueError(
-            "the regressor is damaged, or from another version of scikit-learn: "
+            "the regressor is damaged, or was written with an incompatible version of scikit-learn: "
             f"{type(error).__name__}: {error}"
         ) from error
     return estimator
@@ -77,33 +72,60 @@ def unpack_regressor(data: bytes) -> Any:
 def check_storable(estimator: Any) -> None:
     """Raise ValueError if an unfitted regressor could not be stored once it is fitted.
 
-    A small copy is fitted on made-up rows and packed; where it cannot be fitted on those (it may want
-    named columns), the unfitted regressor is packed instead, which finds foreign classes and functions.
+    The regressor itself is packed first, which finds classes and functions that cannot be stored; then a
+    small copy is fitted on made-up rows and packed. A copy that cannot be fitted on those is not an error:
+    it may need named columns.
 
+    >>> from sklearn.linear_model import Ridge
     >>> from sklearn.neighbors import KNeighborsRegressor
-    >>> check_storable(KNeighborsRegressor(algorithm="brute"))
+    >>> check_storable(Ridge())
     >>> check_storable(KNeighborsRegressor())
     Traceback (most recent call last):
     ...
-    ValueError: KNeighborsRegressor cannot be stored: ... Use algorithm="brute".
+    ValueError: KNeighborsRegressor cannot be stored: it contains ...
     """
+    pack_regressor(estimator)
+    trial = _fit_trial(estimator)
+    if trial is not None:
+        pack_regressor(trial)
+
+
+def check_bases_storable(bases: Iterable[Any]) -> None:
+    """``check_storable`` for several regressors, tried once per process for the same set of classes.
+
+    It is meant for the candidates of ``base="auto"``: their classes decide, as their settings are our own.
+
+    >>> from sklearn.linear_model import LinearRegression, Ridge
+    >>> check_bases_storable([LinearRegression(), Ridge()])
+    """
+    bases = list(bases)
+    parts = [part for base in bases for part in (base, *base.get_params(deep=True).values())]
+    kinds = frozenset(type(part) for part in parts if hasattr(part, "get_params"))
+    if kinds not in _storable_kinds:
+        for base in bases:
+            check_storable(base)
+        _storable_kinds.add(kinds)
+
+
+def _fit_trial(estimator: Any) -> Any:
+    """A small copy, fitted on rows with one output or with two; None if both fail."""
     from sklearn.base import clone
 
-    needed("skops.io")
-    check_is_regressor(estimator)
     rng = np.random.default_rng(0)
     x = rng.uniform(0.5, 2.0, size=(40, 3))
-    try:
-        with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore")
-            trial = _shrink(clone(estimator)).fit(x, x.sum(axis=1) + rng.uniform(size=40))
-    except Exception:
-        trial = estimator
-    pack_regressor(trial)
+    y = x.sum(axis=1) + rng.uniform(size=40)
+    for target in (y, np.column_stack([y, y])):
+        try:
+            with warnings.catch_warnings(), np.errstate(all="ignore"):
+                warnings.simplefilter("ignore")
+                return _shrink(clone(estimator)).fit(x, target)
+        except Exception:  # any code of the user's may run here
+            continue
+    return None
 
 
 def _shrink(estimator: Any) -> Any:
-    """The same estimator with less work to do, in this process, and with random numbers of its own."""
+    """The same estimator with less work to do, in this process, and with a seed of its own."""
     cheaper: dict[str, Any] = {}
     for name, value in estimator.get_params(deep=True).items():
         last = name.rpartition("__")[2]
@@ -116,8 +138,8 @@ def _shrink(estimator: Any) -> Any:
     return estimator.set_params(**cheaper)
 
 
-def _rewritten(data: bytes, modules: dict[str, str]) -> bytes:
-    """A skops archive with these modules renamed, and without addresses, times and references back."""
+def _normalize(data: bytes, modules: dict[str, str]) -> bytes:
+    """A skops archive with these modules renamed, and without addresses, dates and references back."""
     members: dict[str, str] = {}
 
     def clean(value: Any) -> Any:

@@ -1,9 +1,9 @@
-r"""Which balls a step sees: mini-batches whose loss is an unbiased estimate of the full one; shards of them.
+r"""The balls of each step: mini-batches whose loss is an unbiased estimate of the full loss.
 
-Balls are put in a row of n places, each as often as its weight asks: one of weight w at :math:`n w / \sum w`
-places, on average exactly. Runs of ``block_balls`` places are drawn at random, and the loss of a batch is the
-plain mean over its places. Each place is then equally likely to be any row's ball, so that the mean over
-draws of any batch, a short last one too, is the full loss :math:`\sum_b w_b v_b / \sum_b w_b`.
+Balls are laid out over n places in proportion to their weights: a ball of weight w has :math:`n w / \sum w`
+places in expectation. Runs of ``block_balls`` places are drawn at random, and the loss of a batch is the
+plain mean over its places. Each place is then equally likely to be any row's ball, so that the expected loss
+of any batch, even a short last one, is the full loss :math:`\sum_b w_b v_b / \sum_b w_b`.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from localw2.training.config import FitConfig
     from localw2.training.distributed import Crew
 
-_PURPOSE = 1  # keeps these random numbers apart from others of the same seed and epoch
+_PURPOSE = 1  # separates these random numbers from others of the same seed and epoch
 
 
 @final
 @dataclass(frozen=True)
 class Batch:
-    """What one step sees: the rows to simulate (None means all) and the loss on them.
+    """The batch of one step: the rows to simulate (None means all) and the loss on them.
 
-    ``weight`` is that of the whole batch beside others of its epoch, ``share`` the part of it that this
-    process has; ``objective`` is None where it has nothing of it.
+    ``weight`` is the weight of the whole batch within its epoch and ``share`` this process's part of it;
+    ``objective`` is None if this process has no part.
     """
 
     rows: Tensor | None
@@ -47,9 +47,9 @@ class Batch:
 def draw_places(
     n: int, block: int, batch: int, most: int | None, rng: np.random.Generator
 ) -> Iterator[Array]:
-    """Batches of places 0 .. n - 1: about ``batch`` of them each, in runs of ``block``, ``most`` in all.
+    """Batches of about ``batch`` of the places 0 .. n - 1, in runs of ``block``, ``most`` in total.
 
-    Runs begin at a random place and go round, so that the short last one is as likely anywhere.
+    Runs start at a random place and wrap around, so that the short last one is equally likely anywhere.
 
     >>> rng = np.random.default_rng(0)
     >>> [places.tolist() for places in draw_places(7, 2, 4, None, rng)]
@@ -61,7 +61,7 @@ def draw_places(
     wanted = n_runs if most is None else min(n_runs, max(1, most // block))
     runs = rng.permutation(n_runs) if wanted == n_runs else rng.choice(n_runs, wanted, replace=False)
     begin = int(rng.integers(n))
-    # Batches of like size: a very short last one would be a noisy step.
+    # Batches of similar size: a very short last one would be a noisy step.
     n_batches = -(-wanted // max(1, batch // block))
     for part in np.array_split(runs, n_batches):
         places = (part[:, None] * block + np.arange(block)).ravel()
@@ -70,10 +70,10 @@ def draw_places(
 
 @final
 class BallStream:
-    """The batches of every epoch of a fit, this process's part of them.
+    """This process's part of the batches of every epoch of a fit.
 
-    They depend on (seed, epoch) alone. Blocks of lazy neighbourhoods are searched for one ahead, while the
-    step before is computed.
+    They depend only on (seed, epoch). Blocks of lazy neighbourhoods are searched one step ahead, while the
+    previous step is computed.
     """
 
     def __init__(self, objective: Objective, x: Tensor, config: FitConfig, crew: Crew) -> None:
@@ -82,10 +82,10 @@ class BallStream:
         fits = size is None or (size >= hoods.n_balls and isinstance(hoods, Neighborhoods))
         self._whole = fits and config.epoch_balls is None
         order = self._spatial_order(x) if crew.size > 1 or config.block_balls > 1 else None
-        # What is drawn must not depend on the number of ranks, only who has which part of it.
+        # The draws must not depend on the number of ranks, only their division among the ranks.
         self._order = order if config.block_balls > 1 else None
         self._place = None if order is None else np.argsort(order)
-        self._reach: Array | None = None  # where each ball ends on a line of all weights
+        self._reach: Array | None = None  # cumulative weights of the balls
         if isinstance(hoods, Neighborhoods):
             weights = hoods.weights.numpy() if self._order is None else hoods.weights.numpy()[self._order]
             self._reach = np.cumsum(weights) if (weights != weights[0]).any() else None
@@ -95,15 +95,15 @@ class BallStream:
 
     @property
     def whole(self) -> bool:
-        """Whether every epoch is one step, of all balls."""
+        """Whether every epoch is one step on all balls."""
         return self._whole
 
     def batches(self, epoch: int) -> Iterator[Batch]:
-        """The batches of an epoch (from 0)."""
+        """The batches of an epoch, counted from 0."""
         if self._static is not None:
             yield self._static
             return
-        drawn = self._drawn(epoch)
+        drawn = self._draw(epoch)
         for number, part in enumerate(drawn):
             ahead = self._ahead.pop((epoch, number), None)
             batch = self._build(*part) if ahead is None else ahead.result()
@@ -112,7 +112,7 @@ class BallStream:
             yield batch
 
     def close(self) -> None:
-        """End the search that is under way."""
+        """Cancel the search in progress."""
         if self._searcher is not None:
             self._searcher.shutdown(wait=True, cancel_futures=True)
 
@@ -127,7 +127,7 @@ class BallStream:
         assert isinstance(hoods, Neighborhoods)
         if self._crew.size == 1 or self._place is None:
             return Batch(None, self._objective)
-        # Shards of like numbers of edges, which is what a step costs.
+        # Shards with similar numbers of edges, which determine the cost of a step.
         order = np.argsort(self._place)
         edges = np.cumsum(hoods.sizes.numpy()[order])
         cuts = np.searchsorted(edges, edges[-1] * np.arange(1, self._crew.size) / self._crew.size)
@@ -137,19 +137,19 @@ class BallStream:
         rows, part = self._objective.block(mine)
         return Batch(rows, part, share=float(part.hoods.weights.sum() / hoods.weights.sum()))
 
-    def _drawn(self, epoch: int) -> list[tuple[Array, int]]:
-        """This process's balls of every batch of an epoch, repeats included, and the size of the batch."""
+    def _draw(self, epoch: int) -> list[tuple[Array, int]]:
+        """This process's balls (with repeats) in every batch of an epoch, and the size of the batch."""
         config, n = self._config, self._objective.hoods.n_balls
         rng = np.random.default_rng([config.seed, epoch, _PURPOSE])
         shift = rng.random()
         size = n if config.batch_balls is None else config.batch_balls
         found = []
         for places in draw_places(n, config.block_balls, size, config.epoch_balls, rng):
-            found.append((self._mine(self._balls_at(places, shift)), len(places)))
+            found.append((self._own_part(self._balls_at(places, shift)), len(places)))
         return found
 
-    def _mine(self, balls: Array) -> Array:
-        """This process's part of some balls: neighbours together, so that they share rows."""
+    def _own_part(self, balls: Array) -> Array:
+        """This process's part of some balls; neighbours stay together, so that they share rows."""
         if self._crew.size == 1 or self._place is None:
             return balls
         near = balls[np.argsort(self._place[balls], kind="stable")]
@@ -175,6 +175,6 @@ class BallStream:
             epoch, number = epoch + 1, 0
             if epoch == self._config.max_epochs:
                 return
-            drawn = self._drawn(epoch)
+            drawn = self._draw(epoch)
         if (epoch, number) not in self._ahead:
             self._ahead[epoch, number] = self._searcher.submit(self._build, *drawn[number])

@@ -1,4 +1,4 @@
-"""The state of a fit between two epochs, to and from a file, and what says whose fit it was."""
+"""The state of a fit between two epochs, to and from a file that identifies the fit."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NUMBERS = ("epoch", "n_averaged", "n_failed", "best_score", "best_epoch")
 @final
 @dataclass(frozen=True)
 class Checkpoint:
-    """All that the next epoch depends on, as it was between two epochs; never changed in place."""
+    """Everything the next epoch depends on, saved between two epochs; never changed in place."""
 
     epoch: int
     model: State
@@ -42,20 +42,20 @@ class Checkpoint:
     best_epoch: int | None
 
     def put_into(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Give both the state that they had."""
+        """Restore the state of the model and the optimiser."""
         model.load_state_dict(self.model)
-        # The optimiser's own loading keeps the tensors that it is given and would then change them.
-        state = {index: copied(values) for index, values in self.optimizer.items()}
+        # load_state_dict would keep these very tensors, and the optimiser would then change them.
+        state = {index: copy_state(values) for index, values in self.optimizer.items()}
         optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
 
 
-def copied(state: State) -> State:
-    """The same tensors in memory of their own."""
+def copy_state(state: State) -> State:
+    """Copy the tensors of a state."""
     return {name: value.detach().clone() for name, value in state.items()}
 
 
 def all_finite(state: State) -> bool:
-    """Whether no tensor has a NaN or an infinity."""
+    """Whether all values are finite."""
     return all(bool(torch.isfinite(value).all()) for value in state.values())
 
 
@@ -66,7 +66,7 @@ def write_checkpoint(
     history: list[dict[str, Any]],
     seconds: float,
 ) -> None:
-    """Write one file, all or nothing.
+    """Write the checkpoint to one file, atomically.
 
     >>> import tempfile
     >>> state = {"slope": torch.tensor([2.0])}
@@ -89,16 +89,16 @@ def write_checkpoint(
 def read_checkpoint(
     path: str, identity: dict[str, Any], state: State
 ) -> tuple[Checkpoint, list[dict[str, Any]], float]:
-    """The checkpoint, its history and its seconds; ValueError unless it is of the same fit.
+    """Read a checkpoint, its history and its seconds; ValueError unless it belongs to the same fit.
 
-    ``identity`` is that of the fit to continue and ``state`` its model's, for shapes and devices.
+    ``identity`` identifies the fit to continue; ``state`` is its model's, for shapes and devices.
     """
     try:
         stored = read(path)
     except ValueError as error:
-        raise ValueError(f"{error} If it is a checkpoint, delete it to start over.") from error
+        raise ValueError(f"{error} If it is a checkpoint, delete it to start again.") from error
     if stored.kind != "checkpoint":
-        raise ValueError(f"{path} holds a {stored.kind}, not a checkpoint; name another file to resume from.")
+        raise ValueError(f"{path} holds a {stored.kind}, not a checkpoint; resume from another file.")
     groups: dict[str, State] = {group: {} for group in (*_WEIGHTS, "optimizer")}
     for name, value in stored.tensors.items():
         group, _, rest = name.partition(".")
@@ -111,7 +111,7 @@ def read_checkpoint(
             raise ValueError(f"epoch {checkpoint.epoch} with {len(history)} records")
         return checkpoint, history, float(past["seconds"])
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} is damaged ({error!r}); delete it to start over.") from error
+        raise ValueError(f"{path} is damaged ({error!r}); delete it to start again.") from error
 
 
 def _assemble(groups: dict[str, State], past: dict[str, Any], state: State) -> Checkpoint:
@@ -130,7 +130,7 @@ def _assemble(groups: dict[str, State], past: dict[str, Any], state: State) -> C
 
 
 def history_tensors(history: list[dict[str, Any]]) -> State:
-    """The records of epochs as a tensor for each number in them; what others added is left out.
+    """The records of all epochs as one tensor per field; fields added by others are left out.
 
     >>> list(history_tensors([{"epoch": 1, "loss": 0.5, "rate": 0.1, "seconds": 0.01}]))
     ['history.epoch', 'history.loss', 'history.rate', 'history.seconds']
@@ -143,18 +143,18 @@ def history_tensors(history: list[dict[str, Any]]) -> State:
 
 
 def tensors_history(tensors: State) -> list[dict[str, Any]]:
-    """The records that ``history_tensors`` took apart; ValueError unless they are some."""
+    """The records that ``history_tensors`` stored; ValueError if they are not valid."""
     found = {name: tensors[f"history.{name}"] for name in _RECORD if f"history.{name}" in tensors}
     epochs = found.get("epoch", torch.empty(0, dtype=torch.float64))
     for name, column in found.items():
         if column.dtype != torch.float64 or column.shape != (len(epochs),) or bool(column.isinf().any()):
             raise ValueError(
-                f"history.{name} is {column.dtype} {tuple(column.shape)}, not a number an epoch."
+                f"history.{name} is {column.dtype} {tuple(column.shape)}, not one number per epoch."
             )
     if epochs.tolist() != list(range(1, len(epochs) + 1)) or (
         len(epochs) and bool(found["loss"].isnan().any())
     ):
-        raise ValueError("the history has no loss for each epoch.")
+        raise ValueError("the history does not have a loss for every epoch.")
     columns = {name: column.tolist() for name, column in found.items()}
     return [
         {
@@ -167,7 +167,7 @@ def tensors_history(tensors: State) -> list[dict[str, Any]]:
 
 
 def identify(model: nn.Module, objective: Objective, x: Tensor, settings: dict[str, Any]) -> dict[str, Any]:
-    """What a checkpoint must share with a fit to be of use to it, as JSON gives it back."""
+    """What a checkpoint must have in common with a fit to resume it, as JSON returns it."""
     # A printed address (of an activation function, say) differs between processes.
     printed = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(model))
     found = {**settings, "data": _digest(x, objective), "model": printed}
@@ -187,7 +187,7 @@ def _check_same(path: str, ours: dict[str, Any], theirs: Any, same_shapes: bool)
     named += ["the model"] * ("model" in changed) + ["the data or the loss"] * ("data" in changed)
     raise ValueError(
         f"{path} is the checkpoint of another fit: {', '.join(named)} differ. "
-        "Resume with the same ones, or name another checkpoint file."
+        "Resume with the same ones, or use another checkpoint file."
     )
 
 
@@ -207,7 +207,7 @@ def _digest(x: Tensor, objective: Objective) -> str:
             digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
             digest.update(tensor.detach().cpu().numpy().tobytes())
         digest.update(b";")
-    # Another's discrepancy may print its address, so only its name is used.
+    # A user's discrepancy may print its address, so only its name is used.
     loss = repr(discrepancy) if is_dataclass(discrepancy) else type(discrepancy).__qualname__
     digest.update(f"{loss};{hoods!r}".encode())
     return digest.hexdigest()

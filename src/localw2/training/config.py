@@ -1,21 +1,24 @@
-"""How to train: every setting of a fit, checked and made plain."""
+"""The settings of training, validated, and its result."""
 
 from __future__ import annotations
 
 import math
 import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from numbers import Real
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from localw2._validation import check_count, check_flag
+
+if TYPE_CHECKING:
+    from localw2.models.base import RandomMap
 
 
 def _check_choice(value: Any, name: str, choices: tuple[str, ...]) -> str:
     if not isinstance(value, str) or value not in choices:
-        raise ValueError(f"{name}={value!r} is not known; choose one of {choices}.")
+        raise ValueError(f"{name}={value!r} is unknown; choose one of {choices}.")
     return value
 
 
@@ -29,7 +32,7 @@ def _check_number(value: Any, name: str, valid: Callable[[float], bool], words: 
 
 def _check_path(value: Any, name: str) -> str:
     if not isinstance(value, str | os.PathLike):
-        raise ValueError(f"{name}={value!r} is not a path; give a file name, or None.")
+        raise ValueError(f"{name}={value!r} is not a path; give a file name or None.")
     return os.fsdecode(value)
 
 
@@ -48,7 +51,9 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "noise": partial(_check_choice, choices=("keyed",)),
     "keep": partial(_check_choice, choices=("last", "best", "average")),
     "averaged": partial(
-        _check_number, valid=lambda v: 0 < v <= 1, words="is the last fraction of epochs: between 0 and 1"
+        _check_number,
+        valid=lambda v: 0 < v <= 1,
+        words="must be a fraction of the epochs, above 0 and at most 1",
     ),
     "validate_every": partial(check_count, low=1),
     "patience": partial(check_count, low=1),
@@ -66,22 +71,22 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
 @final
 @dataclass(frozen=True)
 class FitConfig:
-    """How to train.
+    """The settings of training.
 
-    ``n_draws`` draws of every row a step (at least what the loss needs); ``batch_balls`` balls a step, or
-    all. They are drawn at random, in proportion to their weights, so that the loss of a batch is an unbiased
-    estimate of the full one; ``block_balls`` > 1 draws runs of so many neighbouring balls, which share rows.
-    An epoch draws all balls, or ``epoch_balls`` of them. ``noise="keyed"`` keys draws by row, as torchrun
-    does. ``schedule`` is "cosine" (down to 0 over ``max_epochs``) or "constant". ``keep`` says which weights
-    the model has in the end: the "last", the "best" by the held-out score, or the "average" of the last
-    ``averaged`` fraction of epochs. ``patience`` stops after so many scores without a better one; scores are
-    taken every ``validate_every`` epochs and after the last. ``checkpoint`` is a file, written every
-    ``checkpoint_every`` epochs and when the fit ends; ``resume`` continues from it where it exists.
-    ``history`` is a JSONL file, a line an epoch. ``max_gradient`` bounds the norm of the gradient in all
-    parameters: a longer one is shortened to it. So many as ``max_skipped`` steps in a row may fail (a
-    simulation that raises FloatingPointError; outputs, a loss or a gradient that is not finite) and are left
-    out; one more ends the fit. A checkpoint of other rows, another loss or another model is refused;
-    ``fingerprint`` names anything else that the result depends on (what ``validate`` looks at, say).
+    A step simulates ``n_draws`` draws of every row (at least as many as the loss needs) on ``batch_balls``
+    balls, or on all. Balls are drawn at random in proportion to their weights, so that the loss of a batch is
+    an unbiased estimate of the full loss; ``block_balls`` > 1 draws runs of that many neighbouring balls,
+    which share rows. An epoch draws all balls, or ``epoch_balls`` of them. ``noise="keyed"`` keys draws by
+    row, as under torchrun. ``schedule`` is "cosine" (down to 0 over ``max_epochs``) or "constant". ``keep``
+    selects the final weights: the "last", the "best" by the held-out score, or the "average" over the last
+    ``averaged`` fraction of epochs. Scores are computed every ``validate_every`` epochs and after the last;
+    training stops after ``patience`` scores without improvement. ``checkpoint`` is a file, written every
+    ``checkpoint_every`` epochs and at the end; ``resume`` continues from it if it exists. ``history`` is a
+    JSONL file with one line per epoch. ``max_gradient`` clips the norm of the gradient in all parameters. Up
+    to ``max_skipped`` consecutive steps may fail (the simulation raises FloatingPointError, or outputs, loss
+    or gradient are not finite) and are skipped; one more ends the fit. A checkpoint of other rows, another
+    loss or another model is refused; ``fingerprint`` identifies anything else that the result depends on
+    (the data of ``validate``, for example).
     """
 
     max_epochs: int = 1000
@@ -111,29 +116,53 @@ class FitConfig:
         for name, check in _CHECKS.items():
             value = getattr(self, name)
             if value is not None or name not in _OPTIONAL:
-                # Python's own numbers and strings: torch and JSON take no others.
+                # Built-in numbers and strings, because torch and JSON take no others.
                 object.__setattr__(self, name, check(value, name))
         if self.block_balls > (self.batch_balls or self.block_balls):
             raise ValueError(
-                f"block_balls={self.block_balls} is more than batch_balls={self.batch_balls}; a batch is "
-                "made of whole blocks, so give at most as many."
+                f"block_balls={self.block_balls} exceeds batch_balls={self.batch_balls}, but a batch "
+                "consists of whole blocks; reduce block_balls."
             )
         if self.resume and self.checkpoint is None:
-            raise ValueError("resume=True needs checkpoint, the file to continue from and to write to.")
+            raise ValueError("resume=True needs checkpoint, the file to continue from.")
         if self.keep == "average" and self.patience is not None:
             raise ValueError(
-                "keep='average' takes the last part of max_epochs, which a fit with patience may not reach; "
-                "choose keep='best', or patience=None."
+                "keep='average' averages the last part of max_epochs, which a fit with patience may not "
+                "reach; use keep='best', or patience=None."
             )
 
     def rate(self, epoch: int) -> float:
-        """The learning rate of an epoch (from 0)."""
+        """The learning rate of an epoch, counted from 0."""
         if self.schedule == "constant":
             return self.learning_rate
         return self.learning_rate * 0.5 * (1 + math.cos(math.pi * epoch / self.max_epochs))
 
     def trajectory(self) -> dict[str, Any]:
-        """The settings that decide the result: a checkpoint is of use only to a fit that shares them."""
-        # max_skipped only says when to give up, so that a fit which did can go on with a larger one.
+        """The settings that determine the result, which a fit must share with its checkpoint."""
+        # max_skipped only says when to give up; a fit that did may resume with a larger one.
         other = {"progress", "checkpoint", "checkpoint_every", "resume", "history", "max_skipped"}
         return {name: value for name, value in asdict(self).items() if name not in other}
+
+
+@final
+@dataclass
+class Fit:
+    """The result of a fit: the trained model, the history (one record per epoch), and why it stopped."""
+
+    model: RandomMap
+    config: FitConfig
+    history: list[dict[str, Any]] = field(default_factory=list, repr=False)
+    stopped: str = "all epochs done"
+    best_score: float | None = None
+    best_epoch: int | None = None
+    seconds: float = 0.0
+
+    @property
+    def losses(self) -> list[float]:
+        """The training loss of every epoch."""
+        return [record["loss"] for record in self.history]
+
+    @property
+    def skipped(self) -> int:
+        """The number of steps that failed and were skipped."""
+        return sum(record.get("skipped", 0) for record in self.history)

@@ -1,10 +1,10 @@
-"""Runs of epochs on a GPU without a look from the host: the training step as a CUDA graph.
+"""Runs of epochs on a GPU without the host: the training step as a CUDA graph.
 
-A small step on a GPU is mostly waiting: for some hundred launches, and for the host to read the loss.
-Recorded once and replayed, its launches cost almost nothing; losses stay on the device until a run of epochs
-is over. The draws of an epoch still come from (seed, epoch), so that a run gives what the same epochs one by
-one would, but for the order in which a GPU adds numbers. A run with a loss that is not finite is undone and
-gone through again one by one.
+A small step on a GPU spends most of its time waiting for about a hundred launches and for the host to read
+the loss. Recorded once and replayed, the launches cost almost nothing; losses stay on the device until a run
+of epochs is over. The draws of an epoch still come from (seed, epoch), so that a run gives the same result as
+single epochs, except for the order in which a GPU adds numbers. A run with a loss that is not finite is
+undone and repeated epoch by epoch.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("localw2")
 
-# Epochs between two looks at the losses: a look costs as much as a few steps, and what it undoes is as long.
+# Epochs between two readings of the losses: a reading costs as much as a few steps, and may undo the run.
 LOOK_EVERY = 64
-MOST_UNDONE = 2  # runs undone before plain steps are taken for good
-# Code that does the same work at every call. A graph repeats what the device was told, not what Python did: a
-# model of a user's own might count its calls, so it must say that it does not (``capturable = True``).
+MOST_UNDONE = 2  # runs that may be undone before single steps are used for good
+# Code that does the same work at every call. A graph replays the device's work, not Python's: a user's model
+# might count its calls, for example, so it must declare that it does not (``capturable = True``).
 _STEADY = ("localw2.models.network", "localw2.models.linear", "torch.nn.modules")
 
-# Generators to the loss of all rows with their draws: a scalar, or one for each of several stacked models.
+# Maps generators to the loss of all rows: a scalar, or one value for each of several stacked models.
 Loss = Callable[..., Tensor]
 
 
-def obstacle(model: nn.Module, x: Tensor) -> str:
-    """Why the steps of a model on these rows cannot be recorded; empty if nothing speaks against it.
+def find_obstacle(model: nn.Module, x: Tensor) -> str:
+    """The reason why the steps of a model on these rows cannot be recorded, or "" if they can.
 
-    >>> obstacle(nn.Linear(1, 1), torch.zeros(3, 1))
+    >>> find_obstacle(nn.Linear(1, 1), torch.zeros(3, 1))
     'the rows are on cpu'
     """
     if x.device.type != "cuda":
@@ -51,7 +51,7 @@ def obstacle(model: nn.Module, x: Tensor) -> str:
         kind = type(module)
         if not kind.__module__.startswith(_STEADY) and not getattr(module, "capturable", False):
             return (
-                f"{kind.__name__} may do other things at every call, which a recording would not repeat; "
+                f"{kind.__name__} may behave differently at every call, which a recording would not repeat; "
                 f"if it does not, set {kind.__name__}.capturable = True"
             )
     return ""
@@ -59,10 +59,10 @@ def obstacle(model: nn.Module, x: Tensor) -> str:
 
 @final
 class CapturedStep:
-    """One step of an optimiser (fused AdamW) on a loss of all rows, to be repeated without the host.
+    """One step of an optimiser (fused AdamW) on the loss of all rows, repeated without the host.
 
-    The loss is called with ``n_generators`` generators. ``limit`` bounds the norm of the gradient; None
-    neither bounds it nor looks at it. Off CUDA the same step runs call by call, which is how it is tested.
+    The loss is called with ``n_generators`` generators. ``limit`` bounds the norm of the gradient; with None
+    the norm is not computed. Without CUDA the same step runs call by call, which is how it is tested.
 
     >>> weight = nn.Parameter(torch.zeros(()))
     >>> optimizer = torch.optim.AdamW([weight], fused=True)
@@ -94,10 +94,10 @@ class CapturedStep:
         after: Callable[[], None] = lambda: None,
         record: bool = True,
     ) -> list[list[float]]:
-        """A step for every (seeds, learning rate); the losses (and norm of the gradient) before each.
+        """Take a step for every (seeds, learning rate); return the losses (and gradient norm) before each.
 
-        ``after`` runs after each step and must not wait for the device. Raises RuntimeError if the step
-        cannot be recorded, before anything has changed; without ``record`` it runs call by call.
+        ``after`` runs after each step and must not wait for the device. If the step cannot be recorded, a
+        RuntimeError is raised before anything has changed; without ``record`` it runs call by call.
         """
         replay = self._replay() if record and self._device.type == "cuda" else self._step
         seen = []
@@ -113,7 +113,7 @@ class CapturedStep:
         return found
 
     def _replay(self) -> Callable[[], None]:
-        # A state that was loaded lives elsewhere than the one that was recorded.
+        # A loaded state has other addresses than the one that was recorded.
         places = tuple(
             value.data_ptr()
             for state in self._optimizer.state.values()
@@ -121,7 +121,7 @@ class CapturedStep:
             if isinstance(value, Tensor)
         )
         if not places:
-            raise RuntimeError("the optimiser has no state yet; take a plain step first")
+            raise RuntimeError("the optimiser has no state yet; take a single step first")
         if self._graph is None or places != self._recorded:
             with self._settings():
                 self._graph = self._record()
@@ -130,7 +130,7 @@ class CapturedStep:
         return replay
 
     def _record(self) -> Any:
-        """The step as a graph: nothing of it is computed here."""
+        """Record the step as a graph, without computing it."""
         self._rehearse()
         graph = torch.cuda.CUDAGraph()
         for generator in self._generators:
@@ -151,10 +151,10 @@ class CapturedStep:
         return graph
 
     def _rehearse(self) -> None:
-        """Loss and gradient once, where waiting for the device is an error: a recording would break at it."""
+        """Compute loss and gradient once, and fail if they wait for the device, which a graph cannot do."""
         mode = torch.cuda.get_sync_debug_mode()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it says that it does not find every wait
+            warnings.simplefilter("ignore")  # torch warns that it does not detect every wait
             torch.cuda.set_sync_debug_mode("error")
         try:
             self._gradients()
@@ -163,7 +163,7 @@ class CapturedStep:
 
     def _gradients(self) -> tuple[Tensor, tuple[Tensor | None, ...]]:
         loss = self._loss(*self._generators)
-        # Not by backward(), which would do its adding on the stream on which a parameter was first used.
+        # Not by backward(), which accumulates on the stream where a parameter was first used.
         return loss.detach().view(-1), torch.autograd.grad(loss.sum(), self._parameters, allow_unused=True)
 
     def _step(self) -> None:
@@ -178,7 +178,7 @@ class CapturedStep:
 
     @contextmanager
     def _settings(self) -> Iterator[None]:
-        """The optimiser as a recording needs it: its learning rate on the device, to be changed in place."""
+        """Prepare the optimiser for a recording: the learning rate is on the device and changed in place."""
         groups = self._optimizer.param_groups
         past = [(group["lr"], group["capturable"]) for group in groups]
         for group in groups:
@@ -191,7 +191,7 @@ class CapturedStep:
 
 
 class Steps(Protocol):
-    """What a run of epochs needs to know of the steps of a fit (see ``descent``)."""
+    """What a run of epochs needs to know about the steps of a fit (see ``step.Descent``)."""
 
     model: RandomMap
     x: Tensor
@@ -200,7 +200,7 @@ class Steps(Protocol):
     keyed: bool
 
     def generator(self, epoch: int, purpose: int) -> torch.Generator:
-        """Random numbers of an epoch."""
+        """The random numbers of an epoch."""
         ...
 
     def loss_of_all(self, objective: Objective, generator: torch.Generator) -> Tensor:
@@ -210,9 +210,9 @@ class Steps(Protocol):
 
 @final
 class Leaps:
-    """Runs of epochs of a fit by a captured step; where that cannot be, the reason is logged.
+    """Runs epochs of a fit by a captured step; if that is impossible, the reason is logged.
 
-    ``whole`` says that a step sees all balls.
+    ``whole`` says whether a step uses all balls.
     """
 
     def __init__(self, descent: Steps, objective: Objective, whole: bool) -> None:
@@ -220,9 +220,9 @@ class Leaps:
         self._undone = 0
         self._plain_until: int | None = None
         self._step: CapturedStep | None = None
-        reason = obstacle(descent.model, descent.x)
+        reason = find_obstacle(descent.model, descent.x)
         if not reason and not whole:
-            reason = "a step sees some balls only, others each time"
+            reason = "each step uses a different batch of balls"
         if not reason and descent.keyed:
             reason = "draws are keyed by row"
         if reason:
@@ -235,13 +235,13 @@ class Leaps:
             )
 
     def run(self, epoch: int, watched: bool, scored: bool, after: Callable[[], None]) -> list[dict[str, Any]]:
-        """Records of the epochs from ``epoch`` (from 0) to the next that is checkpointed, scored or watched.
+        """The records of the epochs from ``epoch`` (from 0) to the next checkpoint, score or watched epoch.
 
-        None if the next epoch must be a plain step; if ``after``, which is called after each, was called all
-        the same, what it has seen must be undone.
+        ``after`` is called after each. The list is empty if the next epoch must be a single step; whatever
+        ``after`` has already done must then be undone.
         """
         if self._plain_until is None:
-            self._plain_until = epoch + 1  # the first makes the optimiser's state, and warms up
+            self._plain_until = epoch + 1  # the first step creates the optimiser's state and warms up
         if self._step is None or epoch < self._plain_until:
             return []
         self._descent.model.train()
@@ -259,10 +259,10 @@ class Leaps:
             self._give_up(str(error).splitlines()[0])
             return []
         if not all(math.isfinite(value) for row in seen for value in row):
-            # One by one they say which failed, and keep to what max_skipped allows.
+            # Single steps show which one failed, and respect max_skipped.
             self._plain_until, self._undone = epochs.stop, self._undone + 1
             if self._undone > MOST_UNDONE:
-                self._give_up("losses that are not finite, again and again")
+                self._give_up("losses were repeatedly not finite")
             return []
         each = (time.perf_counter() - start) / len(epochs)
         return [
@@ -272,11 +272,11 @@ class Leaps:
 
     def _give_up(self, reason: str) -> None:
         self._step = None
-        LOG.info("plain steps, not a CUDA graph: %s", reason)
+        LOG.info("single steps instead of a CUDA graph: %s", reason)
 
 
 def stretch(epoch: int, last: int, *every: int) -> int:
-    """How many epochs from ``epoch`` (done so far) run before someone looks: at multiples of ``every``.
+    """How many epochs run after ``epoch`` (done so far) until the next multiple of any ``every``.
 
     >>> stretch(0, 1000), stretch(95, 1000, 10, 50), stretch(95, 97, 10)
     (64, 5, 2)

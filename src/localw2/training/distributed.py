@@ -1,8 +1,7 @@
-"""Several processes that train one model together: who takes part, and how they agree.
+"""Training of one model by several processes: which take part, and how they stay in step.
 
-A script that is started by ``torchrun`` runs once a process; the ranks find each other when the first fit
-begins. Every rank has all rows and does its part of each step; gradients are added up, so that all take the
-same step.
+``torchrun`` starts a script once per process; the ranks connect when the first fit begins. Every rank has all
+rows and computes its part of each step; gradients are added up, so that all ranks take the same step.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-_ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what torchrun tells its processes
-# A rank may prepare its part (a base, a search) much longer than another; one that dies is noticed at once,
-# because its connections close.
+_ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # set by torchrun
+# One rank may take much longer than another to prepare its part (a base regressor, a search). A dead rank is
+# noticed at once, because its connections close.
 _PATIENCE = timedelta(minutes=30)
 
 
@@ -38,10 +37,10 @@ class LostRankError(RuntimeError):
 @final
 @dataclass(frozen=True)
 class Crew:
-    """The processes of a job, and which of them this is; ``Crew()`` is one that works alone.
+    """The processes of a job, and the rank of this one; ``Crew()`` is a process that works alone.
 
-    ``together`` is True under torchrun, even with one process: draws are then keyed by row, so that the fit
-    is the same with any number of ranks.
+    ``together`` is True under torchrun, even for a single process: draws are then keyed by row, so that the
+    fit is the same for any number of ranks.
     """
 
     rank: int = 0
@@ -50,17 +49,17 @@ class Crew:
 
     @classmethod
     def join(cls) -> Crew:
-        """The job that this process is part of, joined if it has not been."""
+        """The job that this process belongs to, which it joins if it has not yet."""
         if not dist.is_available():
             return cls()
         if not dist.is_initialized():
-            # A worker of joblib inherits the environment of a rank without being one.
+            # A joblib worker inherits the environment of a rank without being one.
             if parent_process() is not None or not all(os.environ.get(name) for name in _ENVIRONMENT):
                 return cls()
             _open()
         return cls(dist.get_rank(), dist.get_world_size(), True)
 
-    def agreed(self, value: Any) -> Any:
+    def broadcast(self, value: Any) -> Any:
         """The first rank's value, on all of them."""
         if self.size == 1:
             return value
@@ -70,7 +69,7 @@ class Crew:
         return values[0]
 
     def any(self, flag: bool) -> bool:
-        """Whether it is True on any rank."""
+        """Whether the flag is True on any rank."""
         if self.size == 1:
             return flag
         flags: list[Any] = [None] * self.size
@@ -90,9 +89,10 @@ class Crew:
     def add_up(
         self, parameters: list[nn.Parameter], loss: float, share: float, failed: bool
     ) -> tuple[float, bool]:
-        r"""Gradients and loss of all ranks, :math:`\sum_r s_r g_r` with shares s; whether any rank failed.
+        r"""Sum the gradients and losses of all ranks, :math:`\sum_r s_r g_r` with shares s.
 
-        One message a step. A parameter without a gradient on any rank keeps None, as it would alone.
+        Returns the total loss and whether any rank failed. This takes one message per step. A parameter
+        without a gradient on any rank keeps None.
         """
         device = parameters[0].device
         parts, factor = [], 0.0 if failed else share
@@ -113,20 +113,20 @@ class Crew:
         return float(total[-2]), bool(total[-1] > 0)
 
     @contextmanager
-    def told_of_the_end(self, words: Callable[[], str]) -> Iterator[None]:
-        """Say what happened when the job is ended from outside, as torchrun does when a rank has died."""
+    def announce_end(self, words: Callable[[], str]) -> Iterator[None]:
+        """Explain what happened if the job is ended from outside, as by torchrun after a rank has died."""
         if self.size == 1 or threading.current_thread() is not threading.main_thread():
             yield
             return
 
         def leave(signum: int, frame: Any) -> None:
             print(
-                f"rank {self.rank} of {self.size} was told to end: another rank has died, or the job was "
+                f"rank {self.rank} of {self.size} was terminated: another rank has died, or the job was "
                 f"stopped. {words()}",
                 file=sys.stderr,
                 flush=True,
             )
-            # Not an exception: a thread of the collective could keep the process waiting for a dead rank.
+            # Not an exception: a thread of the collective could keep waiting for a dead rank.
             os._exit(128 + signum)
 
         before = signal.signal(signal.SIGTERM, leave)
@@ -139,7 +139,7 @@ class Crew:
     def _contact(self) -> Iterator[None]:
         try:
             yield
-        except RuntimeError as error:  # torch has no narrower one for all backends
+        except RuntimeError as error:  # torch has no narrower exception for all backends
             cause = str(error).strip().splitlines()[0]
             raise LostRankError(
                 f"rank {self.rank} of {self.size} lost contact with the others: one of them has died, or "
@@ -165,11 +165,11 @@ _WORD = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10
-_CHUNK, _CHUNK_GPU = 1 << 16, 1 << 22  # counters at a time: in some MB of a CPU, some 100 MB of a GPU
+_CHUNK, _CHUNK_GPU = 1 << 16, 1 << 22  # counters at a time: a few MB on a CPU, a few 100 MB on a GPU
 
 
 def philox(counter: tuple[Tensor, ...], key: tuple[int, int]) -> tuple[Tensor, ...]:
-    """Four random words of 32 bits for each counter of four such words, all as int64 tensors of one shape.
+    """Four random 32-bit words for each counter of four such words, all as int64 tensors of one shape.
 
     >>> zero = torch.zeros(1, dtype=torch.int64)
     >>> [f"{int(word):08x}" for word in philox((zero, zero, zero, zero), (0, 0))]
@@ -178,7 +178,7 @@ def philox(counter: tuple[Tensor, ...], key: tuple[int, int]) -> tuple[Tensor, .
     a, b, c, d = counter
     low, high = key
     for _ in range(_ROUNDS):
-        # Products wrap around at 64 bits, which leaves both halves right once the sign is masked away.
+        # Products wrap around at 64 bits; both halves are right once the sign is masked.
         first, second = a * _MULTIPLIERS[0], c * _MULTIPLIERS[1]
         a = (second >> 32).bitwise_and_(_WORD).bitwise_xor_(b).bitwise_xor_(low)
         c = (first >> 32).bitwise_and_(_WORD).bitwise_xor_(d).bitwise_xor_(high)
@@ -189,10 +189,10 @@ def philox(counter: tuple[Tensor, ...], key: tuple[int, int]) -> tuple[Tensor, .
 
 @final
 class KeyedNoise:
-    """A source of noise for some rows (N,), by their numbers in the whole data, in place of a generator.
+    """Noise for some rows (N,), keyed by their index in the whole data, in place of a generator.
 
     It serves a model that simulates S draws of these rows, stacked draw after draw, (S * N, ...), and takes
-    its noise from ``localw2.models.base.normal``; each call is a new part of the row's noise.
+    its noise from ``localw2.models.base.normal``; each call gives a new part of each row's noise.
 
     >>> rows = torch.tensor([5, 7])
     >>> both = KeyedNoise((0, 1), rows, n_draws=1).normal((2, 3), torch.zeros(()))
@@ -212,7 +212,7 @@ class KeyedNoise:
         n = len(self._rows)
         if not shape or shape[0] != self._n_draws * n:
             raise TypeError(
-                f"noise of shape {tuple(shape)} cannot be keyed by row: its first axis must run over "
+                f"noise of shape {tuple(shape)} cannot be keyed by row: its first axis must be "
                 f"{self._n_draws} draw(s) of {n} row(s). Fit this model without noise='keyed' and torchrun."
             )
         width = math.prod(shape[1:])
@@ -231,10 +231,10 @@ class KeyedNoise:
 
 
 def _box_muller(words: tuple[Tensor, ...], dtype: torch.dtype) -> Tensor:
-    """Four normal numbers, (..., 4), from four words: radius and angle of a Gaussian in the plane, twice."""
+    """Four normal numbers, (..., 4), from four words: twice the radius and angle of a planar Gaussian."""
     parts = []
     for first, second in (words[:2], words[2:]):
-        # Half a step above 0, where the logarithm ends.
+        # Half a step above 0, where the logarithm diverges.
         radius = first.to(dtype).add_(0.5).mul_(2.0**-32).log_().mul_(-2).sqrt_()
         angle = second.to(dtype).mul_(2 * math.pi * 2.0**-32)
         parts += [radius * angle.cos(), radius * angle.sin()]

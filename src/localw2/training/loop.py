@@ -1,4 +1,4 @@
-"""Training: one function, ``train(model, objective, x, config)``, to be watched, stopped and resumed."""
+"""Training with ``train(model, objective, x, config)``, which can be watched, stopped and resumed."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn, final
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -24,45 +23,21 @@ from localw2.training.checkpoints import (
     Checkpoint,
     State,
     all_finite,
-    copied,
+    copy_state,
     identify,
     read_checkpoint,
     write_checkpoint,
 )
-from localw2.training.config import FitConfig
+from localw2.training.config import Fit, FitConfig
 from localw2.training.cuda_graph import Leaps
 from localw2.training.distributed import Crew, LostRankError
 from localw2.training.progress import HistoryFile, progress_bar
 from localw2.training.step import Descent
 
-# A model and a generator to a score on held-out rows, the lower the better.
+# Maps a model and a generator to a score on held-out rows; lower is better.
 Validate = Callable[[RandomMap, torch.Generator], float]
 # Called after every epoch with its record; returning True stops the fit.
 Callback = Callable[[dict[str, Any]], bool | None]
-
-
-@final
-@dataclass
-class Fit:
-    """What a fit leaves: the trained model, the history (one record an epoch), and why it stopped."""
-
-    model: RandomMap
-    config: FitConfig
-    history: list[dict[str, Any]] = field(default_factory=list, repr=False)
-    stopped: str = "all epochs done"
-    best_score: float | None = None
-    best_epoch: int | None = None
-    seconds: float = 0.0
-
-    @property
-    def losses(self) -> list[float]:
-        """The training loss of every epoch."""
-        return [record["loss"] for record in self.history]
-
-    @property
-    def skipped(self) -> int:
-        """How many steps failed and were left out."""
-        return sum(record.get("skipped", 0) for record in self.history)
 
 
 def train(
@@ -75,16 +50,17 @@ def train(
 ) -> Fit:
     """Minimise the objective over the model's parameters with AdamW.
 
-    The draws of an epoch depend on (seed, epoch) alone, so that a resumed fit continues as if it had never
-    stopped. Ctrl-C stops cleanly, with a warning: the epoch under way is undone and what there is is kept;
-    before the first epoch is done it is a KeyboardInterrupt as anywhere. A callback that returns True stops
-    too. A loss or score that is not finite is a FloatingPointError (a loss, after ``max_skipped`` others),
-    after which the model has the best weights so far, or the last that gave a finite loss. The loss of an
-    epoch is that of its steps that did not fail, or if all did that of the epoch before.
+    The draws of an epoch depend only on (seed, epoch), so that a resumed fit continues as if it had never
+    stopped. Ctrl-C stops cleanly, with a warning: the current epoch is undone and all earlier ones are kept;
+    before the end of the first epoch it raises KeyboardInterrupt as usual. A callback that returns True also
+    stops the fit. A score that is not finite, or more than ``max_skipped`` consecutive losses that are not,
+    raise a FloatingPointError, after which the model has the best weights so far, or the last that gave a
+    finite loss. The loss of an epoch is over the steps that did not fail, or that of the previous epoch if
+    all did.
 
-    Under ``torchrun`` all processes train one model: each simulates its part of the balls and the rows that
-    these hold, and the first one writes the files. Draws then depend on (seed, epoch, step, row, draw), as
-    with ``noise="keyed"`` alone, so that the fit is the same with any number of ranks, up to rounding.
+    Under ``torchrun`` all processes train one model: each simulates its part of the balls and their rows, and
+    the first one writes the files. Draws then depend only on (seed, epoch, step, row, draw), as with
+    ``noise="keyed"``, so that the fit is the same for any number of ranks, up to rounding.
 
     >>> from localw2 import Neighborhoods
     >>> from localw2.models.linear import RandomLinear
@@ -103,7 +79,7 @@ def train(
     with (
         HistoryFile(config.history if first else None, run.fit.history) as history,
         progress_bar(config.progress and first, config.max_epochs) as show,
-        crew.told_of_the_end(run.how_to_go_on),
+        crew.announce_end(run.how_to_resume),
         closing(run.stream),
     ):
         try:
@@ -119,19 +95,19 @@ def train(
                     run.save()
             run.finish()
         except LostRankError as error:
-            raise LostRankError(f"{error} {run.how_to_go_on()}") from error
+            raise LostRankError(f"{error} {run.how_to_resume()}") from error
         except KeyboardInterrupt:
             run.roll_back()
             history.rewrite(run.fit.history)
-            # Of several ranks none knows how far the others are.
+            # With several ranks, none knows how far the others are.
             if run.epoch == 0 or crew.size > 1:
                 raise
             run.fit.stopped = f"interrupted after epoch {run.epoch}"
             run.finish()
     if run.fit.stopped.startswith("interrupted"):
         warnings.warn(
-            f"interrupted after epoch {run.epoch} of {config.max_epochs}: the model has learnt so far and no "
-            "further. With a checkpoint, the same call goes on from here.",
+            f"interrupted after epoch {run.epoch} of {config.max_epochs}: the model is only partly trained. "
+            "With a checkpoint, the same call continues from here.",
             stacklevel=2,
         )
     return run.fit
@@ -140,29 +116,31 @@ def train(
 def _check(
     model: RandomMap, objective: Objective, x: Tensor, config: FitConfig, validate: Validate | None
 ) -> None:
-    """Say now what would otherwise show after hours."""
+    """Raise now for errors that would otherwise surface after hours."""
     if not isinstance(config, FitConfig):
         raise ValueError(
-            f"config is {type(config).__name__}; give a FitConfig, as in FitConfig(max_epochs=100)."
+            f"config is {type(config).__name__}; pass a FitConfig, such as FitConfig(max_epochs=100)."
         )
     if not isinstance(objective, Objective):
-        raise ValueError(f"objective is {type(objective).__name__}; give an Objective(y, hoods).")
+        raise ValueError(f"objective is {type(objective).__name__}; pass an Objective(y, hoods).")
     if config.keep == "best" and validate is None:
-        raise ValueError("keep='best' needs validate, a score on held-out rows, to know which is best.")
+        raise ValueError("keep='best' needs validate, a function that scores held-out rows.")
     if config.patience is not None and validate is None:
-        raise ValueError("patience needs validate: the training loss of a flexible model falls for ever.")
+        raise ValueError(
+            "patience needs validate, because the training loss of a flexible model never stops falling."
+        )
     if not isinstance(model, RandomMap):
-        raise ValueError(f"model is {type(model).__name__}; give a RandomMap, such as RandomMLP(n_inputs).")
+        raise ValueError(f"model is {type(model).__name__}; pass a RandomMap, such as RandomMLP(n_inputs).")
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ValueError(f"{type(model).__name__} has no parameters to train; make them nn.Parameter.")
     if not isinstance(x, Tensor):
-        raise ValueError(f"x is {type(x).__name__}; give a tensor, as in torch.as_tensor(x).")
+        raise ValueError(f"x is {type(x).__name__}; pass a tensor, as in torch.as_tensor(x).")
     if len(x) != len(objective.y):
         raise ValueError(
-            f"x has {len(x)} rows and the objective {len(objective.y)}; they must be the same rows."
+            f"x has {len(x)} rows and the objective has {len(objective.y)}; they must be the same rows."
         )
     if isinstance(objective.hoods, LazyNeighborhoods) and config.batch_balls is None:
-        raise ValueError("lazy neighbourhoods never hold all balls: set batch_balls, such as 256.")
+        raise ValueError("lazy neighbourhoods never hold all balls; set batch_balls, for example to 256.")
     if Crew.join().rank > 0:  # only the first writes files
         return
     if config.checkpoint is not None:
@@ -172,7 +150,7 @@ def _check(
 
 
 class _Run:
-    """A fit under way: live state, and the boundary to fall back to when an epoch is cut short."""
+    """A fit in progress: its live state, and the boundary to return to if an epoch is interrupted."""
 
     def __init__(
         self,
@@ -194,14 +172,14 @@ class _Run:
         self.best: State = {}
         self.average: State = {}
         self.n_averaged = 0
-        self.n_failed = 0  # steps in a row
-        self.told = False  # of a checkpoint that could not be written
+        self.n_failed = 0  # consecutive steps
+        self.warned = False  # of a checkpoint that could not be written
         self.started = time.perf_counter()
         self.boundary = self._boundary()
         self.good = self.boundary.model
 
     def advance(self, watched: bool) -> list[dict[str, Any]]:
-        """The next epoch; on a GPU a run of them, up to the next at which somebody looks."""
+        """Run the next epoch; on a GPU, all epochs up to the next that is watched."""
         entries = self.leaps.run(self.epoch, watched, self.validate is not None, self._pass)
         if not entries:
             if self.epoch != self.boundary.epoch:
@@ -211,13 +189,13 @@ class _Run:
         return entries
 
     def step(self) -> dict[str, Any]:
-        """One epoch: every ball once, or ``epoch_balls`` of them."""
+        """Run one epoch: every ball once, or ``epoch_balls`` of them."""
         start = time.perf_counter()
         rate = self.config.rate(self.epoch)
         self.model.train()
         self.descent.begin(self.epoch, rate)
         total, weight, skipped = self._over_balls()
-        while not weight and not self.fit.history:  # not one loss to tell of: try other draws
+        while not weight and not self.fit.history:  # no loss to report yet: try other draws
             total, weight, more = self._over_balls()
             skipped += more
         self._pass()
@@ -235,12 +213,12 @@ class _Run:
             entries[-1]["score"] = self._score()
         self.fit.history += entries
         if good:
-            # These weights gave finite losses; those that came out of the last step are yet to be seen.
+            # These weights gave finite losses; those after the last step have not been evaluated yet.
             self.good = self.boundary.model
         self.boundary = self._boundary()
 
     def _over_balls(self) -> tuple[float, float, int]:
-        """A step for every batch: the weighted sum of losses, the sum of weights, and how many failed."""
+        """Take a step for every batch; return the weighted sum of losses, the total weight and failures."""
         total, weight, skipped = 0.0, 0.0, 0
         for batch in self.stream.batches(self.epoch):
             try:
@@ -255,14 +233,14 @@ class _Run:
         return total, weight, skipped
 
     def _pass(self) -> None:
-        """Count an epoch, and take its weights into the average."""
+        """Count an epoch and add its weights to the average."""
         self.epoch += 1
         if self.config.keep != "average" or self.epoch <= (1 - self.config.averaged) * self.config.max_epochs:
             return
         self.n_averaged += 1
-        state = copied(self.model.state_dict())
+        state = copy_state(self.model.state_dict())
         for name, old in self.average.items():
-            if old.is_floating_point():  # a buffer that counts is not averaged
+            if old.is_floating_point():  # integer buffers, such as counters, are not averaged
                 state[name] = old.lerp(state[name], 1 / self.n_averaged)
         self.average = state
 
@@ -274,12 +252,12 @@ class _Run:
                 score = float(self.validate(self.model, self.descent.generator(self.epoch, 2)))
             except FloatingPointError as error:
                 self._give_up(str(error), self.epoch)
-        score = float(self.crew.agreed(score))  # or rounding could part the ways of two machines
+        score = float(self.crew.broadcast(score))  # otherwise rounding could make machines diverge
         if not math.isfinite(score):
             self._give_up(f"the held-out score is {score}", self.epoch)
         if self.fit.best_score is None or score < self.fit.best_score:
             self.fit.best_score, self.fit.best_epoch = score, self.epoch
-            self.best = copied(self.model.state_dict())
+            self.best = copy_state(self.model.state_dict())
         return score
 
     def exhausted(self) -> bool:
@@ -293,10 +271,10 @@ class _Run:
         return True
 
     def finish(self) -> None:
-        """Write the checkpoint, and put the weights that were asked for into the model."""
-        # No loss has seen what the last step made.
+        """Write the checkpoint, and load the weights selected by ``keep`` into the model."""
+        # No loss has been computed with the weights after the last step.
         if not all_finite(self.model.state_dict()):
-            self._give_up("the last step made weights that are not finite", self.epoch)
+            self._give_up("the last step gave weights that are not finite", self.epoch)
         self.save(last=True)
         if self.config.keep == "best" and self.best:
             self.model.load_state_dict(self.best)
@@ -305,23 +283,23 @@ class _Run:
         self.model.eval()
 
     def _give_up(self, failure: str, epoch: int) -> NoReturn:
-        kept = f"those of epoch {self.fit.best_epoch}, the best" if self.best else "the last that were finite"
+        kept = f"the best, of epoch {self.fit.best_epoch}" if self.best else "the last finite ones"
         self.model.load_state_dict(self.best or self.good)
         self.model.eval()
-        row = f", after {self.n_failed} failed steps in a row" if self.n_failed > 1 else ""
+        row = f", after {self.n_failed} consecutive failed steps" if self.n_failed > 1 else ""
         raise FloatingPointError(
-            f"Training gave up in epoch {epoch}{row}: {failure.rstrip('.')}. "
+            f"Training failed in epoch {epoch}{row}: {failure.rstrip('.')}. "
             f"Try a smaller learning_rate (it was {self.config.learning_rate}), "
             "scale x and y to about unit variance, or look for extreme values in them. "
-            f"The model has weights again, {kept}."
+            f"The weights of the model are {kept}."
         )
 
     def _boundary(self) -> Checkpoint:
         state = self.optimizer.state_dict()["state"]
         return Checkpoint(
             epoch=self.epoch,
-            model=copied(self.model.state_dict()),
-            optimizer={index: copied(values) for index, values in state.items()},
+            model=copy_state(self.model.state_dict()),
+            optimizer={index: copy_state(values) for index, values in state.items()},
             best=self.best,
             average=self.average,
             n_averaged=self.n_averaged,
@@ -331,7 +309,7 @@ class _Run:
         )
 
     def roll_back(self) -> None:
-        """Undo an epoch that was cut short."""
+        """Undo an interrupted epoch."""
         last = self.boundary
         last.put_into(self.model, self.optimizer)
         self.epoch, self.n_averaged, self.n_failed = last.epoch, last.n_averaged, last.n_failed
@@ -340,34 +318,34 @@ class _Run:
         del self.fit.history[last.epoch :]
 
     def save(self, last: bool = False) -> None:
-        """Write the checkpoint, where one is asked for; a disk that is full does not end the fit."""
+        """Write the checkpoint, if there is one; a full disk does not end the fit."""
         self.fit.seconds = time.perf_counter() - self.started
         path, state = self.config.checkpoint, self.boundary
-        # Of spoilt weights the next epoch will tell; the file keeps the last state of use.
+        # The next epoch will report weights that are not finite; the file keeps the last good state.
         if path is None or self.crew.rank > 0 or not all_finite(state.model):
             return
         try:
             history = self.fit.history[: state.epoch]
             write_checkpoint(path, state, self.identity, history, self.fit.seconds)
         except OSError as error:
-            if last or not self.told:
-                then = "The fit is done all the same" if last else "Training goes on, and tries again later"
+            if last or not self.warned:
+                then = "The fit is complete" if last else "Training continues, and will try again"
                 warnings.warn(
                     f"the checkpoint {path!r} could not be written after epoch {state.epoch} "
-                    f"({error.strerror or error}). {then}; what is there is older, or nothing.",
+                    f"({error.strerror or error}). {then}; the file, if there is one, is older.",
                     stacklevel=3,
                 )
-            self.told = True
+            self.warned = True
 
     def restore(self) -> None:
-        """Continue from the checkpoint, where that is asked for and there is one."""
+        """Continue from the checkpoint, if ``resume`` is set and it exists."""
         found, failure = None, ""
         if self.crew.rank == 0:
             try:
                 found = self._read()
             except ValueError as error:
                 failure = str(error)
-        found, failure = self.crew.agreed((found, failure))
+        found, failure = self.crew.broadcast((found, failure))
         if failure:
             raise ValueError(failure)
         if found is not None:
@@ -382,17 +360,17 @@ class _Run:
             return None
         return read_checkpoint(path, self.identity, self.model.state_dict())
 
-    def how_to_go_on(self) -> str:
-        """What is left of a fit that was ended from outside."""
+    def how_to_resume(self) -> str:
+        """How to resume a fit that was ended from outside."""
         if self.config.checkpoint is None:
-            return f"It was in epoch {self.epoch + 1}; without a checkpoint the fit begins anew."
+            return f"It was in epoch {self.epoch + 1}; without a checkpoint the fit must start again."
         return (
-            f"It was in epoch {self.epoch + 1}; start it again with resume, with any number of ranks, and it "
-            f"goes on from the checkpoint {self.config.checkpoint!r}."
+            f"It was in epoch {self.epoch + 1}; start it again with resume, on any number of ranks, to "
+            f"continue from the checkpoint {self.config.checkpoint!r}."
         )
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """What a checkpoint must share with this fit."""
+        """What a checkpoint must have in common with this fit."""
         settings = self.config.trajectory() | {"noise": "keyed" if self.descent.keyed else None}
         return identify(self.model, self.objective, self.x, settings)

@@ -1,7 +1,7 @@
-"""Several models trained at once on one device: other seeds, other balls, other outputs, the same rows of x.
+"""Several models trained at once on one device: same rows of x, different seeds, balls or outputs.
 
 Parameters are stacked, (V, ...), and the model is mapped over them by ``torch.vmap``: on a GPU, where a small
-step is mostly waiting, ten models take little longer than one. Each has the noise that it would have alone.
+step is mostly waiting, ten models take little longer than one. Each has the same noise as if trained alone.
 """
 
 from __future__ import annotations
@@ -18,20 +18,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from localw2._validation import check_count, seed_of
+from localw2._validation import check_count, seed_from
 from localw2.balls.neighborhoods import Neighborhoods
 from localw2.losses.objective import Objective
 from localw2.losses.stacked import StackedLosses
-from localw2.training.config import FitConfig
-from localw2.training.cuda_graph import LOOK_EVERY, CapturedStep, obstacle
-from localw2.training.loop import Fit
+from localw2.training.config import Fit, FitConfig
+from localw2.training.cuda_graph import LOOK_EVERY, CapturedStep, find_obstacle
 from localw2.training.step import epoch_seed
 
 if TYPE_CHECKING:
     from localw2.models.base import RandomMap
 
 LOG = logging.getLogger("localw2")
-_PURPOSE = 3  # keeps these random numbers apart from those of an epoch
+_PURPOSE = 3  # separates these random numbers from those of an epoch
 
 
 def train_many(
@@ -41,12 +40,12 @@ def train_many(
     config: FitConfig | None = None,
     seeds: Sequence[int] | None = None,
 ) -> list[Fit]:
-    """Train models of one architecture on the rows x, each on its objective with its seed, all at once.
+    """Train models of one architecture on the rows x at once, each with its own objective and seed.
 
-    Fit v is that of ``train(models[v], objectives[v], x, replace(config, seed=seeds[v]))`` up to rounding.
-    One objective serves all models; seeds are those of the config, config.seed + 1, and so on. A loss that is
-    not finite ends all fits with a FloatingPointError. Models must take their noise from
-    ``localw2.models.base.normal``, as those of this package do, and a step sees all balls.
+    Fit v equals ``train(models[v], objectives[v], x, replace(config, seed=seeds[v]))`` up to rounding. All
+    models may share one objective; the default seeds are config.seed, config.seed + 1, and so on. A loss that
+    is not finite ends all fits with a FloatingPointError. Models must take their noise from
+    ``localw2.models.base.normal``, as those of this package do, and every step uses all balls.
 
     >>> from localw2 import Neighborhoods
     >>> from localw2.models.linear import RandomLinear
@@ -82,8 +81,8 @@ def bootstrap_fits(
 ) -> list[Fit]:
     """Refit a fitted model to outputs that it simulates itself at x, ``n_models`` times and all at once.
 
-    The spread of anything computed from the refits is that of the same computed from the fit (a parametric
-    bootstrap). Each starts from the fitted weights; the balls, the loss and the config are those of the fit.
+    This is a parametric bootstrap: the spread of any statistic over the refits estimates its uncertainty in
+    the fit. Each refit starts from the fitted weights, with the balls, loss and config of the fit.
 
     >>> from localw2 import Neighborhoods
     >>> from localw2.models.linear import RandomLinear
@@ -94,7 +93,7 @@ def bootstrap_fits(
     3
     """
     n_models = check_count(n_models, "n_models", 2, why="one refit has no spread")
-    seed = seed_of(random_state)
+    seed = seed_from(random_state)
     generator = torch.Generator(x.device).manual_seed(epoch_seed(seed, 0, _PURPOSE))
     outputs = model.sample(x, n_models, generator).reshape(n_models, *objective.y.shape)
     goals = [
@@ -110,23 +109,33 @@ def _check(
 ) -> None:
     if not models or not len(models) == len(goals) == len(seeds):
         raise ValueError(
-            f"{len(models)} models, {len(goals)} objectives and {len(seeds)} seeds; "
-            "give as many of each, at least one."
+            f"there are {len(models)} models, {len(goals)} objectives and {len(seeds)} seeds; "
+            "give the same number of each, at least one."
         )
     for seed in seeds:
         check_count(seed, "seed", 0)
     shapes = [{name: value.shape for name, value in model.state_dict().items()} for model in models]
     if len({type(model) for model in models}) > 1 or any(shape != shapes[0] for shape in shapes):
-        raise ValueError("the models differ in kind or size, and cannot be stacked; train them one by one.")
+        raise ValueError(
+            "the models differ in type or size, so they cannot be stacked; train them one by one."
+        )
     if len(set(map(id, models))) < len(models):
-        raise ValueError("a model is there twice; make one for each fit, as by copy.deepcopy.")
+        raise ValueError(
+            "the same model is given twice; make one for each fit, for example by copy.deepcopy."
+        )
     for goal in goals:
         if not isinstance(goal, Objective) or not isinstance(goal.hoods, Neighborhoods):
-            raise ValueError("objectives must be Objective(y, Neighborhoods...): a step sees all balls.")
+            raise ValueError(
+                "objectives must be Objective(y, Neighborhoods...), because every step uses all balls."
+            )
         if len(goal.y) != len(x):
-            raise ValueError(f"x has {len(x)} rows and an objective {len(goal.y)}; they must be the same.")
+            raise ValueError(
+                f"x has {len(x)} rows and an objective has {len(goal.y)}; they must be the same rows."
+            )
         if goal.y.shape != goals[0].y.shape or goal.y.dtype != goals[0].y.dtype:
-            raise ValueError("the objectives' outputs differ in shape or type; train those one by one.")
+            raise ValueError(
+                "the outputs of the objectives differ in shape or dtype; train these models one by one."
+            )
     given = [
         name
         for name in ("batch_balls", "checkpoint", "history", "patience", "max_gradient")
@@ -135,28 +144,28 @@ def _check(
     given += ["max_skipped"] * (config.max_skipped > 0) + ["keep"] * (config.keep == "best")
     if given:
         raise ValueError(
-            f"{', '.join(given)}: not for models trained at once; leave out, or call train for each."
+            f"{', '.join(given)} cannot be used to train many models at once; call train for each."
         )
 
 
 @final
 class _Stack:
-    """The parameters of V models as one, and the losses of their outputs."""
+    """The stacked parameters of V models, and the losses of their outputs."""
 
     def __init__(self, models: list[RandomMap], goals: list[Objective], x: Tensor, config: FitConfig) -> None:
         self.n_models, self.x = len(models), x
         self.n_draws = max(config.n_draws, *(goal.discrepancy.min_draws for goal in goals))
         if any(goal.discrepancy.min_draws != goals[0].discrepancy.min_draws for goal in goals):
-            raise ValueError("the objectives need different numbers of draws; train those one by one.")
-        self.module = _Simulating(models[0].train(), self.n_draws)
+            raise ValueError("the objectives need different numbers of draws; train these models one by one.")
+        self.module = _Simulation(models[0].train(), self.n_draws)
         self.parameters, self.buffers = torch.func.stack_module_state(
-            [_Simulating(model, self.n_draws) for model in models]
+            [_Simulation(model, self.n_draws) for model in models]
         )
         self.losses = StackedLosses(goals)
         self.shapes = self._noise_shapes(goals[0])
 
     def _noise_shapes(self, goal: Objective) -> list[tuple[tuple[int, ...], torch.dtype]]:
-        """What one simulation asks of its source of noise; the objective says whether its outputs fit."""
+        """The noise that one simulation requests; the objective checks the shape of its outputs."""
         asked = _Recorder()
         with torch.no_grad():
             try:
@@ -164,8 +173,8 @@ class _Stack:
             except TypeError as error:
                 raise ValueError(
                     f"{type(self.module.model).__name__} does not take its noise from "
-                    "localw2.models.base.normal(shape, like, generator) and cannot be stacked; train such "
-                    "models one by one."
+                    "localw2.models.base.normal(shape, like, generator), so it cannot be stacked; train "
+                    "these models one by one."
                 ) from error
             goal(yhat.squeeze(-1) if goal.y.ndim == 1 and yhat.ndim == 3 else yhat)
         return asked.shapes
@@ -181,7 +190,7 @@ class _Stack:
 
     def _simulate(self, parameters: Any, buffers: Any, noise: list[Tensor]) -> Tensor:
         state = (parameters, buffers)
-        outputs: Tensor = torch.func.functional_call(self.module, state, (self.x, _Given(noise)))
+        outputs: Tensor = torch.func.functional_call(self.module, state, (self.x, _FixedNoise(noise)))
         return outputs
 
     @torch.no_grad()
@@ -193,8 +202,8 @@ class _Stack:
 
 
 @final
-class _Simulating(nn.Module):
-    """A model whose forward is ``simulate``, which is what functional_call can reach."""
+class _Simulation(nn.Module):
+    """A model whose forward is ``simulate``, since functional_call calls forward."""
 
     def __init__(self, model: RandomMap, n_draws: int) -> None:
         super().__init__()
@@ -206,7 +215,7 @@ class _Simulating(nn.Module):
 
 @final
 class _Recorder:
-    """A source of noise that remembers what was asked of it."""
+    """A source of noise that records the requested shapes."""
 
     def __init__(self) -> None:
         self.shapes: list[tuple[tuple[int, ...], torch.dtype]] = []
@@ -217,7 +226,7 @@ class _Recorder:
 
 
 @final
-class _Given:
+class _FixedNoise:
     """A source of noise that was drawn beforehand."""
 
     def __init__(self, noise: list[Tensor]) -> None:
@@ -228,22 +237,22 @@ class _Given:
 
 
 def _descend(stack: _Stack, seeds: list[int], config: FitConfig) -> list[list[dict[str, Any]]]:
-    """All epochs, in runs between which the losses are looked at; the history of every model."""
+    """Run all epochs, reading the losses at intervals; return the history of every model."""
     values = list(stack.parameters.values())
     optimizer = torch.optim.AdamW(
         values, lr=config.learning_rate, weight_decay=config.weight_decay, fused=True
     )
     step = CapturedStep(optimizer, stack.loss, n_generators=stack.n_models)
-    reason = obstacle(stack.module.model, stack.x)
+    reason = find_obstacle(stack.module.model, stack.x)
     average = _Average(values, config)
     histories: list[list[dict[str, Any]]] = [[] for _ in seeds]
     epoch = 0
     while epoch < config.max_epochs:
-        # The first makes the optimiser's state, and warms up.
+        # The first step creates the optimiser's state and warms up.
         last = min(epoch + (LOOK_EVERY if epoch else 1), config.max_epochs)
         start = time.perf_counter()
         rates = [config.rate(e) for e in range(epoch, last)]
-        # One by one, while the device is at work: a seed takes as long as a launch.
+        # Lazily, while the device is busy: a seed takes as long as a launch.
         drawn = (tuple(epoch_seed(seed, e, 0) for seed in seeds) for e in range(epoch, last))
         try:
             epochs = zip(drawn, rates, strict=True)
@@ -252,7 +261,7 @@ def _descend(stack: _Stack, seeds: list[int], config: FitConfig) -> list[list[di
             if reason or not epoch:
                 raise
             reason = str(error).splitlines()[0]
-            LOG.info("plain steps, not a CUDA graph: %s", reason)
+            LOG.info("single steps instead of a CUDA graph: %s", reason)
             continue
         each = (time.perf_counter() - start) / (last - epoch)
         for row, rate in zip(seen, rates, strict=True):
@@ -266,15 +275,15 @@ def _note(histories: list[list[dict[str, Any]]], losses: list[float], record: di
     for v, (history, loss) in enumerate(zip(histories, losses, strict=True)):
         if not math.isfinite(loss):
             raise FloatingPointError(
-                f"Training gave up in epoch {record['epoch']}: the loss of model {v} is {loss}. Try a "
-                "smaller learning_rate, or train it alone. All models are as they were before."
+                f"Training failed in epoch {record['epoch']}: the loss of model {v} is {loss}. Try a "
+                "smaller learning_rate, or train it alone. All models are unchanged."
             )
         history.append({**record, "loss": loss})
 
 
 @final
 class _Average:
-    """The mean of the parameters over the last epochs, where the config asks for it."""
+    """The mean of the parameters over the last epochs, if the config asks for it."""
 
     def __init__(self, values: list[Tensor], config: FitConfig) -> None:
         self._values, self._config = values, config
@@ -283,7 +292,7 @@ class _Average:
 
     @torch.no_grad()
     def keep(self) -> None:
-        """Take in the parameters after an epoch."""
+        """Add the parameters after an epoch to the mean."""
         self._epoch += 1
         config = self._config
         if config.keep != "average" or self._epoch <= (1 - config.averaged) * config.max_epochs:
@@ -296,6 +305,6 @@ class _Average:
 
     @torch.no_grad()
     def put_back(self) -> None:
-        """Give the parameters their means, if there are any."""
+        """Set the parameters to their means, if there are any."""
         for value, mean in zip(self._values, self._mean, strict=bool(self._mean)):
             value.copy_(mean)

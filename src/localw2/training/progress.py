@@ -1,11 +1,11 @@
-"""How a fit is watched: a file with a line an epoch, and a bar on the terminal."""
+"""Progress of a fit: a file with one line per epoch, and a bar on the terminal."""
 
 from __future__ import annotations
 
 import json
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, TextIO, final
 
 # Called with the epoch, its loss and the best score so far.
@@ -14,20 +14,20 @@ Show = Callable[[int, float, float | None], None]
 
 @final
 class HistoryFile:
-    """A JSONL file with a line an epoch, flushed as it is written so that other tools can follow it.
+    """A JSONL file with one line per epoch, flushed at once so that other tools can follow it.
 
-    A disk that is full ends the file, with a warning, and not the fit.
+    A full disk ends the file, with a warning, but not the fit.
     """
 
     def __init__(self, path: str | None, past: list[dict[str, Any]]) -> None:
         self.file: TextIO | None = None
         if path is not None:
             self.file = open(path, "w", encoding="utf-8", newline="\n")  # noqa: SIM115 (closed by __exit__)
-            # A resumed fit starts where its checkpoint ended: later lines of the first run are written anew.
+            # A resumed fit starts at its checkpoint, so later lines of the first run are rewritten.
             self.rewrite(past)
 
     def append(self, *entries: dict[str, Any]) -> None:
-        """Add a line for each."""
+        """Append one line per entry."""
         if self.file is not None:
             try:
                 self.file.write("".join(json.dumps(entry) + "\n" for entry in entries))
@@ -36,7 +36,7 @@ class HistoryFile:
                 self._give_up(error)
 
     def rewrite(self, entries: list[dict[str, Any]]) -> None:
-        """Start again with these lines."""
+        """Replace the content by these entries."""
         if self.file is not None:
             self.file.seek(0)
             self.file.truncate()
@@ -47,7 +47,7 @@ class HistoryFile:
         self.__exit__()
         warnings.warn(
             f"the history {name!r} could not be written ({error.strerror or error}) and ends here. Training "
-            "goes on; the fit itself keeps every epoch.",
+            "continues, and the fit itself keeps every epoch.",
             stacklevel=4,
         )
 
@@ -56,14 +56,14 @@ class HistoryFile:
 
     def __exit__(self, *_: object) -> None:
         if self.file is not None:
-            with suppress(OSError):  # what could not be written is tried again here
+            with suppress(OSError):  # closing tries to write the rest again
                 self.file.close()
             self.file = None
 
 
 @contextmanager
 def progress_bar(enabled: bool, n_epochs: int) -> Iterator[Show]:
-    """A bar with loss, score and time left on a terminal; nothing in a pipe."""
+    """A bar with loss, score and remaining time on a terminal; nothing in a pipe."""
     if not enabled:
         yield lambda epoch, loss, best_score: None
         return
@@ -72,7 +72,8 @@ def progress_bar(enabled: bool, n_epochs: int) -> Iterator[Show]:
 
     console = Console(stderr=True)
     columns = (TextColumn("fit"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as bar:
+    bar = Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal)
+    with bar if console.is_terminal else nullcontext():  # rich < 14.3 ends a disabled bar by a newline
         task = bar.add_task("", total=n_epochs)
 
         def show(epoch: int, loss: float, best_score: float | None) -> None:

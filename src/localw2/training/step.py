@@ -1,4 +1,4 @@
-"""One step of training: simulate, compare, and take the gradient, alone or together with other processes."""
+"""One step of training: simulate, compare and differentiate, alone or together with other processes."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ if TYPE_CHECKING:
     from localw2.training.batches import Batch
     from localw2.training.config import FitConfig
 
-_PROBED_ROWS = 100  # rows that show whether a model takes its noise row by row
+_PROBED_ROWS = 100  # rows that show whether a model's noise can be keyed by row
 
 
 def epoch_seed(seed: int, epoch: int, purpose: int) -> int:
-    """A generator's seed for one purpose of one epoch of the fit with this seed."""
+    """The seed of a generator for one purpose in one epoch of a fit with this seed."""
     state = np.random.SeedSequence([seed, epoch, purpose]).generate_state(1, np.uint64)[0]
     return int(state >> np.uint64(1))
 
 
 @final
 class Descent:
-    """A model that goes down a loss with AdamW, one batch of balls at a time.
+    """Minimises a loss over a model's parameters with AdamW, one batch of balls at a time.
 
-    Draws come from a generator of the epoch, or, ``keyed``, from (seed, epoch, step, row, draw) alone.
+    Draws come from a generator per epoch or, if ``keyed``, depend only on (seed, epoch, step, row, draw).
     """
 
     def __init__(
         self, model: RandomMap, objective: Objective, x: Tensor, config: FitConfig, crew: Crew
     ) -> None:
         self.model, self.x, self.config, self.crew = model, x, config, crew
-        # The fused form takes a quarter of the time of the others for a network of this size.
+        # The fused optimiser takes a quarter of the time of the others for small networks.
         self.optimizer = torch.optim.AdamW(
             model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay, fused=True
         )
@@ -54,22 +54,22 @@ class Descent:
 
     @property
     def shards(self) -> Crew:
-        """Who has a part of each batch: all ranks, or each of them all of it."""
+        """The processes that share each batch: all ranks if ``keyed``, otherwise only this one."""
         return self.crew if self.keyed else Crew()
 
     def begin(self, epoch: int, rate: float) -> None:
-        """Make ready for an epoch (from 0) with this learning rate."""
+        """Prepare an epoch (counted from 0) with this learning rate."""
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self._epoch, self._steps = epoch, 0
         self._generator = self.generator(epoch, 0)
 
     def generator(self, epoch: int, purpose: int) -> torch.Generator:
-        """Random numbers of an epoch: from (seed, epoch, purpose) alone, so nothing needs to be stored."""
+        """Random numbers that depend only on (seed, epoch, purpose), so that no state needs to be stored."""
         return torch.Generator(device=self.x.device).manual_seed(epoch_seed(self.config.seed, epoch, purpose))
 
     def step(self, batch: Batch) -> float:
-        """One step and the loss before it; a FloatingPointError leaves the weights as they were."""
+        """Take one step and return the loss before it; a FloatingPointError leaves the weights unchanged."""
         value = self.gradient(batch)
         if self.config.max_gradient is not None or self.config.max_skipped:
             limit = math.inf if self.config.max_gradient is None else self.config.max_gradient
@@ -80,7 +80,7 @@ class Descent:
         return value
 
     def gradient(self, batch: Batch) -> float:
-        """Leave the gradient of the batch's loss, that of all processes, in the parameters; the loss."""
+        """Store the gradient of the batch, summed over processes, in the parameters; return the loss."""
         if self.crew.size == 1:
             return self._own_gradient(batch)
         value, failure = 0.0, ""
@@ -95,11 +95,11 @@ class Descent:
         share = batch.share if self.keyed else 1 / self.crew.size
         value, failed = self.crew.add_up(self._parameters, value, share, bool(failure))
         if failed:
-            raise FloatingPointError(failure or "a step of another rank failed")
+            raise FloatingPointError(failure or "the step failed on another rank")
         return value
 
     def loss_of_all(self, objective: Objective, generator: torch.Generator) -> Tensor:
-        """The loss of all rows with draws of this generator, for a step that is recorded."""
+        """The loss of all rows with draws from this generator, for a recorded step."""
         self._generator = generator
         return objective(self._simulate(None))
 
@@ -118,9 +118,9 @@ class Descent:
         yhat = self.model.simulate(x, self._n_draws, self._noise(rows))
         if self._squeeze and yhat.ndim == 3 and yhat.shape[-1] == 1:
             yhat = yhat.squeeze(-1)
-        # On a GPU the look would stall the stream; there the loss tells.
+        # On a GPU this check would stall the stream; there the loss shows it.
         if yhat.device.type == "cpu" and not math.isfinite(float(yhat.detach().sum())):
-            raise FloatingPointError("the model gives values that are not finite")
+            raise FloatingPointError("the model returned values that are not finite")
         return yhat
 
     def _noise(self, rows: Tensor | None) -> Any:
@@ -131,7 +131,7 @@ class Descent:
         return KeyedNoise(seed, self._all_rows if rows is None else rows, self._n_draws)
 
     def _takes_keys(self) -> bool:
-        """Whether the model takes noise row by row: one that draws by itself does not."""
+        """Whether the model accepts noise keyed by row, which one that draws its own noise does not."""
         few, training = self._all_rows[:_PROBED_ROWS], self.model.training
         noise: Any = KeyedNoise((0,), few, self._n_draws)
         try:
@@ -139,7 +139,7 @@ class Descent:
                 self.model.eval().simulate(self.x[: len(few)], self._n_draws, noise)
         except TypeError:
             return False
-        except FloatingPointError:  # which the first step will tell of
+        except FloatingPointError:  # the first step will report it
             return True
         finally:
             self.model.train(training)
@@ -149,8 +149,8 @@ class Descent:
         self.keyed = False
         if self.config.noise == "keyed" or self.crew.size > 1:
             warnings.warn(
-                f"{type(self.model).__name__} does not take its noise row by row, so that draws cannot be "
-                "keyed by row: every rank simulates all rows, which is right but no faster. Draw noise by "
-                "localw2.models.base.normal(shape, like, generator), rows first, to share the work.",
+                f"{type(self.model).__name__} does not accept noise keyed by row, so every rank simulates "
+                "all rows, which is correct but no faster. To share the work, draw noise with "
+                "localw2.models.base.normal(shape, like, generator), rows first.",
                 stacklevel=4,
             )

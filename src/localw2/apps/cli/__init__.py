@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Annotated
 
 import typer
 
+from localw2.apps.cli.demo import demo
+from localw2.apps.cli.explore import explore
 from localw2.apps.cli.fit import fit
-from localw2.apps.cli.judge import compare, evaluate, explore, report
+from localw2.apps.cli.judge import compare, evaluate
 from localw2.apps.cli.ode import ode
 from localw2.apps.cli.predict import info, predict, sample
-from localw2.apps.cli.showing import demo, reproduce, show_version
+from localw2.apps.cli.report import report
+from localw2.apps.cli.reproduce import reproduce
+
+_ABOUT = "Learn the conditional distribution of y at every x from a table."
 
 app = typer.Typer(
     name="localw2",
-    help="The whole distribution of y at every x, learned from a table.",
-    epilog="localw2 COMMAND --help tells more. Start with: localw2 demo",
+    help=_ABOUT,
+    epilog="localw2 COMMAND --help shows the flags of a command. Start with: localw2 demo",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -32,12 +38,32 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "reproduce": reproduce,
     "demo": demo,
 }
-app.callback()(show_version)
+
+
+def print_version(asked: bool) -> None:
+    """Print the version and exit, before anything else is looked at."""
+    if asked:
+        from localw2 import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback(help=_ABOUT)
+def accept_version(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=print_version, is_eager=True, help="Show the version and exit."),
+    ] = False,
+) -> None:
+    """Accept ``--version`` before any command."""
+
+
 for _name, _command in _COMMANDS.items():
     app.command(_name)(_command)
 app.add_typer(ode, name="ode")
 
 
 def main() -> None:
-    """Run the command line: exit code 0, 1 (an error that we tell of), 2 (usage) or 130 (Ctrl-C)."""
+    """Run the command line; the exit code is 0, 1 (a reported error), 2 (wrong usage) or 130 (Ctrl-C)."""
     app(prog_name="localw2")

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import shlex
 import time
-from contextlib import suppress
-from dataclasses import dataclass, replace
 from enum import StrEnum
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from localw2.apps.cli.config import Config, settings_path, used_settings, write_record
+from localw2.apps.cli.config import Config, keep_settings, settings_path
+from localw2.apps.cli.fit_files import (
+    clear_history,
+    collect_training,
+    drop_unset,
+    prepare_checkpoint,
+    stop_if_interrupted,
+)
 from localw2.apps.cli.options import (
     Data,
     Decimal,
@@ -29,19 +31,19 @@ from localw2.apps.cli.options import (
     Seed,
     Width,
 )
-from localw2.apps.cli.running import INTERRUPTED, command_line, give, listed, note, plain, told
+from localw2.apps.cli.running import note, print_result, report_errors, split_names
+from localw2.apps.cli.scores import format_scores, score_rows
 
 if TYPE_CHECKING:
-    from localw2.apps.tables.csv import Array
+    from localw2._validation import Array
     from localw2.apps.tables.tables import Table
 
-
-DRAWS = 200  # of each row held out
+DRAWS = 200  # per held-out row
 _PURPOSE, _CHOSEN = 7, 8  # keep these random numbers apart from others of the same seed
 
 
 class Base(StrEnum):
-    """What the mean may be."""
+    """The choices of the mean."""
 
     auto = "auto"
     none = "none"
@@ -51,14 +53,14 @@ class Base(StrEnum):
 
 
 class NormName(StrEnum):
-    """What distance may be."""
+    """The choices of the distance."""
 
     auto = "auto"
     euclidean = "euclidean"
     standardised = "standardised"
 
 
-@told
+@report_errors
 def fit(
     context: typer.Context,
     data: Data,
@@ -66,29 +68,28 @@ def fit(
     out: ModelOut,
     features: Annotated[
         str | None,
-        typer.Option(metavar="A,B", help="The columns to predict from; otherwise all numeric ones."),
+        typer.Option(metavar="A,B", help="The columns to predict from; by default, all others."),
     ] = None,
-    exclude: Annotated[
-        str | None, typer.Option(metavar="C,D", help="Columns that are not to be predicted from.")
-    ] = None,
+    exclude: Annotated[str | None, typer.Option(metavar="C,D", help="Columns not to predict from.")] = None,
     delta: Annotated[
         str, typer.Option(metavar="auto|RADIUS|nearest:K", help="The balls of the local loss.")
     ] = "auto",
-    norm: Annotated[NormName, typer.Option(help="The distance that balls are measured in.")] = NormName.auto,
-    base: Annotated[Base, typer.Option(help="The mean that the random network is added to.")] = Base.auto,
+    norm: Annotated[NormName, typer.Option(help="The distance in which balls are measured.")] = NormName.auto,
+    base: Annotated[Base, typer.Option(help="The mean to which the random network is added.")] = Base.auto,
     max_epochs: MaxEpochs = None,
     learning_rate: LearningRate = None,
     width: Width = None,
     depth: Depth = None,
     calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="Make intervals cover as often as they say; takes longer.")
+        bool,
+        typer.Option("--calibrate", help="Calibrate intervals to their nominal coverage; takes longer."),
     ] = False,
     hold_out: Annotated[
         float,
-        typer.Option(min=0.0, max=0.9, help="A share of the rows to judge the fit by, written to a file."),
+        typer.Option(min=0.0, max=0.9, help="Share of the rows to hold out, score and write to a file."),
     ] = 0.0,
     max_rows: Annotated[
-        int | None, typer.Option(min=2, help="Use so many rows at most, chosen at random.")
+        int | None, typer.Option(min=2, help="Use at most this many rows, chosen at random.")
     ] = None,
     seed: Seed = 0,
     device: Device = "auto",
@@ -98,124 +99,124 @@ def fit(
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    """Learn the law of a column given others, and write MODEL and MODEL.settings.toml.
+    """Learn the conditional distribution of a column given others; write MODEL and MODEL.settings.toml.
 
-    Ctrl-C keeps MODEL.checkpoint; the same command then goes on where it stopped. `localw2 explore MODEL
-    --data DATA --watch` shows the curves while it runs.
+    Text columns are categorical, and features may have missing values. Ctrl-C keeps MODEL.checkpoint; the
+    same command then resumes the fit. `localw2 explore MODEL --data DATA --watch` shows the training curves
+    while it runs.
     """
-    from localw2.apps.cli.model_files import ball_radius, read_data, save_model
+    from localw2.apps.cli.model_files import drop_incomplete, parse_delta, read_data, save_model
+    from localw2.apps.tables.tables import write_table
     from localw2.storage.model_file import check_writable
 
-    balls = ball_radius(delta)
+    balls = parse_delta(delta)
     check_writable(out, "--out")
-    rows = FitRows.of(read_data(data, decimal), target, features, exclude, drop_missing)
-    rows = rows.at_most(max_rows, seed).split(hold_out, seed)
-    X, y = rows.X[~rows.held], rows.y[~rows.held]
+    table = read_data(data, decimal)
+    targets = split_names(target, table.names)
+    chosen = split_names(features, table.names), split_names(exclude, table.names)
+    inputs, left_out = choose_features(table, targets, *chosen)
+    if drop_missing:
+        table = drop_incomplete(table, [*inputs, *targets])
+    X, y = table.features(inputs), table.numbers(targets)
+    y = y[:, 0] if len(targets) == 1 else y
+    rows, held = split_rows(len(y), max_rows, hold_out, seed)
 
     from localw2 import LocalW2Regressor
 
     start = time.perf_counter()
     model = LocalW2Regressor(
-        base=base_of(base.value, X, y, seed),
+        base=choose_base(base.value, X.iloc[rows], y[rows], seed),
         delta=balls,
-        norm=norm_of(norm.value, X),
+        norm=choose_norm(norm.value, X.iloc[rows], y[rows]),
         calibrate=calibrate,
-        checkpoint=checkpoint_of(out, restart),
-        history=fresh_history(out),
+        checkpoint=prepare_checkpoint(out, restart),
+        history=clear_history(out),
         device=device,
         random_state=seed,
         verbose=True,
-        **given(max_epochs=max_epochs, learning_rate=learning_rate, width=width, depth=depth),
+        **drop_unset(max_epochs=max_epochs, learning_rate=learning_rate, width=width, depth=depth),
     )
-    note(f"{len(X)} rows of {rows.table.source}: {', '.join(rows.targets)} from {', '.join(rows.features)}")
-    model.fit(X, y)
+    note(f"{len(rows)} rows of {table.source}: {', '.join(targets)} from {', '.join(inputs)}")
+    model.fit(X.iloc[rows], y[rows])
     stop_if_interrupted(model.fit_.stopped, out, data, as_json)
     model.set_params(checkpoint=None, history=None, verbose=False)
-    held_out = write_held_out(out, rows)  # before the model: an explorer takes both as soon as that is there
-    save_model(model, out, features=rows.features, targets=rows.targets)
-    fresh_history(out)
-    found = {"model": out, "settings": str(settings_path(out))} | rows.described() | fitted(model)
+    if len(held):  # before the model: an explorer takes both as soon as the model is there
+        write_table(f"{out}.held-out.csv", table.frame.iloc[held])
+    save_model(model, out, features=inputs, targets=targets)
+    clear_history(out)
+    found: dict[str, Any] = {
+        "model": out,
+        "settings": str(settings_path(out)),
+        "data": table.source,
+        "sha256": table.sha256,
+        "rows": len(rows),
+        "held_out": len(held),
+        "features": inputs,
+        "target": targets,
+        "left_out": left_out,
+        **describe_fit(model),
+    }
     found["base"] = base.value if base is not Base.auto else found["base"]
     found["seconds"] = round(time.perf_counter() - start, 2)
     lines = [f"{out}: base {found['base']}, balls {found['delta']}, {found['seconds']:.1f} s"]
-    if held_out is not None:
-        found["held_out_file"] = held_out
-        lines += judge_held_out(found, model, rows, seed)
-    record = {key: value for key, value in found.items() if value not in (None, [], {})}
-    write_record(settings_path(out), "fit", used_settings(context) | used_training(model), plain(record))
-    give(found, "\n".join(lines), as_json)
+    if len(held):
+        found["held_out_file"] = f"{out}.held-out.csv"
+        scores = score_held_out(model, X.iloc[held], y[held], inputs, targets, seed)
+        if scores is not None:
+            found["held_out_scores"] = scores
+            lines += ["", f"On the held-out rows, in {found['held_out_file']}:", *format_scores(scores)]
+    keep_settings(context, out, found, collect_training(model))
+    print_result(found, "\n".join(lines), as_json)
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class FitRows:
-    """What a table has for a fit: X (N, p), y (N,) or (N, d), a mask (N,) of rows held out, and names."""
-
-    X: Array
-    y: Array
-    held: Array
-    table: Table
-    features: list[str]
-    targets: list[str]
-    left_out: dict[str, str]
-
-    @classmethod
-    def of(
-        cls, table: Table, target: str, features: str | None, exclude: str | None, drop_missing: bool
-    ) -> FitRows:
-        """The rows with these columns, none of them held out."""
-        import numpy as np
-
-        from localw2.apps.cli.model_files import used_rows
-
-        targets = listed(target, table.names)
-        if not targets:
-            raise typer.BadParameter("--target names no column.")
-        chosen = listed(features, table.names), listed(exclude, table.names)
-        inputs, left_out = choose_features(table, targets, *chosen)
-        table, _ = used_rows(table, [*inputs, *targets], drop_missing)
-        X, y = table.numbers(inputs), table.numbers(targets)
-        outputs = y[:, 0] if len(targets) == 1 else y
-        return cls(X, outputs, np.zeros(len(X), bool), table, inputs, targets, left_out)
-
-    def at_most(self, count: int | None, seed: int) -> FitRows:
-        """The same with so many rows at most, chosen at random."""
-        import numpy as np
-
-        n = len(self.X)
-        if count is None or count >= n:
-            return self
-        kept = np.sort(np.random.default_rng([seed, _CHOSEN]).permutation(n)[:count])
-        note(f"{count} of {n} rows, chosen at random by --seed {seed}.")
-        table, held = self.table.rows(kept), self.held[kept]
-        return replace(self, X=self.X[kept], y=self.y[kept], held=held, table=table)
-
-    def split(self, share: float, seed: int) -> FitRows:
-        """The same with a share of rows held out at random: one seed, one choice, so that a fit can go on."""
-        import numpy as np
-
-        n, held = len(self.X), self.held.copy()
-        count = round(share * n)
-        if share > 0 and count < 2:
-            raise ValueError(f"--hold-out {share} of {n} rows is {count}; it takes 2, better 100, to judge.")
-        held[np.random.default_rng([seed, _PURPOSE]).permutation(n)[:count]] = True
-        return replace(self, held=held)
-
-    def described(self) -> dict[str, Any]:
-        """What to tell and to record of the rows."""
-        return {
-            "data": self.table.source,
-            "sha256": self.table.sha256,
-            "rows": int((~self.held).sum()),
-            "held_out": int(self.held.sum()),
-            "features": self.features,
-            "target": self.targets,
-            "left_out": self.left_out,
-        }
+def choose_features(
+    table: Table, targets: list[str], features: list[str], exclude: list[str]
+) -> tuple[list[str], dict[str, str]]:
+    """Choose the columns to predict from, by default all but empty ones; also say why others are left out."""
+    if not targets:
+        raise typer.BadParameter("--target does not name a column.")
+    for name in [*targets, *features, *exclude]:
+        table.column(name)
+    if features and exclude:
+        raise typer.BadParameter("use either --features or --exclude, not both.")
+    if both := [name for name in features if name in targets]:
+        raise ValueError(f"{both[0]!r} is in both --target and --features; a column cannot predict itself.")
+    if features:
+        return features, {}
+    others = [name for name in table.names if name not in (*targets, *exclude)]
+    left_out = {name: "it is empty" for name in others if table.n_rows and table.column(name).isna().all()}
+    for name, reason in left_out.items():
+        note(f"column {name!r} is left out: {reason}.")
+    chosen = [name for name in others if name not in left_out]
+    if not chosen:
+        raise ValueError(f"{table.source} has no column left to predict {', '.join(targets)} from.")
+    return chosen, left_out
 
 
-def fitted(model: Any) -> dict[str, Any]:
-    """What to tell and to record of a fit."""
+def split_rows(n: int, most: int | None, share: float, seed: int) -> tuple[Array, Array]:
+    """Split n rows at random into those to fit and those held out, both ascending, together at most ``most``.
+
+    The same seed gives the same split, so that an interrupted fit can be resumed.
+    """
+    import numpy as np
+
+    kept = np.arange(n)
+    if most is not None and most < n:
+        kept = np.sort(np.random.default_rng([seed, _CHOSEN]).permutation(n)[:most])
+        note(f"{most} of {n} rows, chosen at random with --seed {seed}.")
+    count = round(share * len(kept))
+    if share > 0 and count < 2:
+        raise ValueError(
+            f"--hold-out {share} of {len(kept)} rows leaves {count} to judge the fit; it takes at least 2, "
+            "better 100."
+        )
+    held = np.zeros(len(kept), bool)
+    held[np.random.default_rng([seed, _PURPOSE]).permutation(len(kept))[:count]] = True
+    return kept[~held], kept[held]
+
+
+def describe_fit(model: Any) -> dict[str, Any]:
+    """Describe a fit, for the result and its record."""
     return {
         "base": model.base_name_,
         "delta": str(model.delta_),
@@ -226,126 +227,41 @@ def fitted(model: Any) -> dict[str, Any]:
     }
 
 
-def choose_features(
-    table: Table, targets: list[str], features: list[str], exclude: list[str]
-) -> tuple[list[str], dict[str, str]]:
-    """The columns to predict from, and why others are not: all numbers, unless they are named."""
-    for name in [*targets, *features, *exclude]:
-        table.column(name)
-    if features and exclude:
-        raise typer.BadParameter("--features and --exclude say the same thing twice; give one of them.")
-    if both := [name for name in features if name in targets]:
-        raise ValueError(f"{both[0]!r} is in --target and in --features; it cannot explain itself.")
-    if features:
-        return features, {}
-    left_out: dict[str, str] = {}
-    for name in table.names:
-        values = table.columns[name]
-        if name in targets or name in exclude:
-            continue
-        if values.dtype != object and table.n_rows and (values != values).all():
-            left_out[name] = "it is empty"
-        elif values.dtype == object and not table.mostly_numbers(name):
-            left_out[name] = f"it holds text, such as {table.bad[name].cell[:30]!r}"
-    chosen = [name for name in table.names if name not in (*targets, *exclude, *left_out)]
-    for name, reason in left_out.items():
-        note(f"column {name!r} is left out: {reason}.")
-    if not chosen:
-        raise ValueError(
-            f"{table.source} has no column of numbers left to predict {', '.join(targets)} from."
-        )
-    return chosen, left_out
-
-
-def given(**settings: Any) -> dict[str, Any]:
-    """The settings that were said; for others the estimator has its own defaults."""
-    return {name: value for name, value in settings.items() if value is not None}
-
-
-def used_training(model: Any) -> dict[str, Any]:
-    """How a model was trained, by the names of the flags, whether they were given or not."""
-    config = model.fit_.config
-    return {
-        "max-epochs": config.max_epochs,
-        "learning-rate": config.learning_rate,
-        "width": model.width,
-        "depth": model.depth,
-    }
-
-
-def write_held_out(out: str, rows: FitRows) -> str | None:
-    """Write the rows held out, for a report or a test; None if there are none."""
-    from localw2.apps.tables.tables import write_table
-
-    if not rows.held.any():
+def score_held_out(
+    model: Any, X: Any, y: Array, features: list[str], targets: list[str], seed: int
+) -> dict[str, Any] | None:
+    """Score the fit on held-out rows; None, with a note, where they hold what the fitted rows did not."""
+    try:
+        return score_rows(model, X, y, features, targets, DRAWS, seed)
+    except ValueError as error:  # such as missing values in a column that had none; the model itself is fine
+        note(f"the held-out rows cannot be scored: {error}")
         return None
-    path = f"{out}.held-out.csv"
-    kept = rows.table.rows(rows.held)
-    write_table(path, {name: kept.columns[name] for name in [*rows.features, *rows.targets]})
-    return path
 
 
-def judge_held_out(found: dict[str, Any], model: Any, rows: FitRows, seed: int) -> list[str]:
-    """Judge the fit by rows that it has not seen."""
-    from localw2.apps.cli.judge import judged, judged_lines
-
-    scores = judged(model, rows.X[rows.held], rows.y[rows.held], rows.features, rows.targets, DRAWS, seed)
-    found["held_out_scores"] = scores
-    return ["", f"On the rows held out, which are in {found['held_out_file']}:", *judged_lines(scores)]
-
-
-def base_of(name: str, X: Array, y: Array, seed: int) -> Any:
+def choose_base(name: str, X: Any, y: Array, seed: int) -> Any:
     """The mean that a name stands for."""
     if name in ("auto", "none"):
         return "auto" if name == "auto" else None
     from localw2.estimators.regression.mean import candidates
 
-    known = candidates(len(X), X, y.reshape(len(y), -1), seed, name)
+    known = candidates(len(X), encode(X, y), y.reshape(len(y), -1), seed, name)
     if name not in known:
-        raise ValueError(f"--base {name} needs more than {len(X)} rows; take --base auto or none.")
+        raise ValueError(f"--base {name} needs more than {len(X)} rows; use --base auto or none.")
     return known[name]
 
 
-def norm_of(name: str, X: Array) -> Any:
+def choose_norm(name: str, X: Any, y: Array) -> Any:
     """The norm that a name stands for."""
     if name == "auto":
         return "auto"
-    from localw2 import Euclidean
-    from localw2.estimators.regression.balls import standardised
+    from localw2 import Euclidean, Weighted
 
-    return Euclidean() if name == "euclidean" else standardised(X)
-
-
-def checkpoint_of(out: str, restart: bool) -> str:
-    """The file that an interrupted fit goes on from."""
-    path = f"{out}.checkpoint"
-    if restart:
-        for old in [Path(path), *Path(path).parent.glob(f"{Path(path).name}.calibration*")]:
-            with suppress(FileNotFoundError):
-                old.unlink()
-    elif Path(path).exists():
-        note(f"going on from {path}; --restart would begin anew.")
-    return path
+    return Euclidean() if name == "euclidean" else Weighted.standardised(encode(X, y))
 
 
-def fresh_history(out: str) -> str:
-    """The file in which a fit under way tells of its epochs; an older one is removed."""
-    from localw2.apps.cli.model_files import history_path
+def encode(X: Any, y: Array) -> Array:
+    """The matrix of numbers that the estimator makes of a frame."""
+    from localw2 import LocalW2Regressor
+    from localw2.estimators.tables import read_table
 
-    path = history_path(out)
-    Path(path).unlink(missing_ok=True)
-    return path
-
-
-def stop_if_interrupted(stopped: str, out: str, data: str, as_json: bool) -> None:
-    """After Ctrl-C no half-trained model is written: say how to go on."""
-    if not stopped.startswith("interrupted"):
-        return
-    same = "the same command, with the same input," if data == "-" else "the same command"
-    note(f"{stopped}; {shlex.quote(f'{out}.checkpoint')} keeps what there is. To go on, run {same} again:")
-    note(f"  {command_line()}")
-    if as_json:
-        typer.echo(
-            json.dumps({"error": stopped, "checkpoint": f"{out}.checkpoint", "resume": command_line()})
-        )
-    raise typer.Exit(INTERRUPTED)
+    return read_table(LocalW2Regressor(), X, y)[0]

@@ -1,4 +1,4 @@
-"""``localw2 ode fit`` and ``ode sample``: trajectories in a long table, a line for each observation."""
+"""``localw2 ode fit`` and ``ode sample``: trajectories in a long table with a row per observation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from localw2.apps.cli.config import Config, settings_path, used_settings, write_record
+from localw2.apps.cli.config import Config, keep_settings, settings_path
+from localw2.apps.cli.fit_files import (
+    clear_history,
+    collect_training,
+    drop_unset,
+    prepare_checkpoint,
+    stop_if_interrupted,
+)
 from localw2.apps.cli.options import (
     Data,
     Decimal,
@@ -24,10 +31,10 @@ from localw2.apps.cli.options import (
     TableOut,
     Width,
 )
-from localw2.apps.cli.running import give, listed, note, numbers_in, plain, told
+from localw2.apps.cli.running import note, parse_numbers, print_result, report_errors, split_names
 
 if TYPE_CHECKING:
-    from localw2.apps.tables.csv import Array
+    from localw2._validation import Array
 
 ode = typer.Typer(
     help="Trajectories of a differential equation with random parameters.", no_args_is_help=True
@@ -36,19 +43,20 @@ _MOST_TIMES = 100_000
 
 
 @ode.command("fit")
-@told
+@report_errors
 def fit_ode(
     context: typer.Context,
     data: Data,
-    identity: Annotated[str, typer.Option("--id", metavar="COL", help="Which trajectory a row is of.")],
+    identity: Annotated[str, typer.Option("--id", metavar="COL", help="The trajectory a row belongs to.")],
     time: Annotated[str, typer.Option(metavar="COL", help="The time of a row.")],
-    states: Annotated[str, typer.Option(metavar="A,B", help="The states that were observed.")],
+    states: Annotated[str, typer.Option(metavar="A,B", help="The observed states.")],
     out: ModelOut,
     delta: Annotated[
-        str, typer.Option(metavar="auto|RADIUS", help="The balls of initial states; inf is one ball.")
+        str,
+        typer.Option(metavar="auto|RADIUS", help="Radius of balls of initial states; inf is one ball."),
     ] = "auto",
     snapshots: Annotated[
-        bool, typer.Option("--snapshots", help="Rows are new individuals at each time, not trajectories.")
+        bool, typer.Option("--snapshots", help="Each time shows new individuals, not the same trajectories.")
     ] = False,
     max_epochs: MaxEpochs = None,
     learning_rate: LearningRate = None,
@@ -61,22 +69,21 @@ def fit_ode(
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    """Learn dy/dt = g(y, omega), with a network as g and its own omega for every trajectory.
+    """Learn dy/dt = g(y, omega), where g is a network and omega is random, one for each trajectory.
 
-    DATA has a line for each observation; empty cells are observations that were not made.
+    DATA has a row for each observation; empty cells are missing observations.
     """
-    from localw2.apps.cli.fit import checkpoint_of, fresh_history, given, stop_if_interrupted, used_training
-    from localw2.apps.cli.model_files import ball_radius, read_data, save_model
-    from localw2.apps.tables.long import trajectories
+    from localw2.apps.cli.model_files import parse_delta, read_data, save_model
+    from localw2.apps.tables.long import gather_trajectories
     from localw2.storage.model_file import check_writable
 
-    radius = ball_radius(delta)
+    radius = parse_delta(delta)
     if not isinstance(radius, str | float):
-        raise typer.BadParameter("--delta of an ode is auto or a radius.")
+        raise typer.BadParameter("for an ODE, --delta is auto or a radius.")
     check_writable(out, "--out")
     table = read_data(data, decimal)
-    names = listed(states, table.names)
-    Y, t = trajectories(table, identity, time, names)
+    names = split_names(states, table.names)
+    Y, t = gather_trajectories(table, identity, time, names)
 
     from localw2 import LocalW2ODE
 
@@ -84,19 +91,19 @@ def fit_ode(
     model = LocalW2ODE(
         linked=not snapshots,
         delta=radius,
-        checkpoint=checkpoint_of(out, restart),
-        history=fresh_history(out),
+        checkpoint=prepare_checkpoint(out, restart),
+        history=clear_history(out),
         device=device,
         random_state=seed,
         verbose=True,
-        **given(max_epochs=max_epochs, learning_rate=learning_rate, width=width, depth=depth),
+        **drop_unset(max_epochs=max_epochs, learning_rate=learning_rate, width=width, depth=depth),
     )
     note(f"{len(Y)} trajectories of {table.source}: {', '.join(names)}")
     model.fit(Y, t)
     stop_if_interrupted(model.fit_.stopped, out, data, as_json)
     model.set_params(checkpoint=None, history=None, verbose=False)
     save_model(model, out, states=names, id=[identity], time=[time])
-    fresh_history(out)
+    clear_history(out)
     found = {
         "model": out,
         "settings": str(settings_path(out)),
@@ -110,39 +117,39 @@ def fit_ode(
         "skipped": model.fit_.skipped,
         "seconds": round(clock.perf_counter() - start, 2),
     }
-    write_record(settings_path(out), "ode.fit", used_settings(context) | used_training(model), plain(found))
-    give(found, f"{out}: {len(Y)} trajectories, loss {found['loss']:.4g}, {found['seconds']:.1f} s", as_json)
+    keep_settings(context, out, found, collect_training(model))
+    line = f"{out}: {len(Y)} trajectories, loss {found['loss']:.4g}, {found['seconds']:.1f} s"
+    print_result(found, line, as_json)
 
 
 @ode.command("sample")
-@told
+@report_errors
 def sample_ode(
     context: typer.Context,
     model: Model,
-    initial: Annotated[str, typer.Option(metavar="a,b", help="The state to start from, at the first time.")],
+    initial: Annotated[str, typer.Option(metavar="a,b", help="The initial state, at the first time.")],
     times: Annotated[
-        str, typer.Option(metavar="0,0.5,1|START:STOP:COUNT", help="Times, which may go beyond the data.")
+        str, typer.Option(metavar="0,0.5,1|START:STOP:COUNT", help="Times; they may go beyond the data.")
     ],
-    n_samples: Annotated[int, typer.Option("-n", "--draws", min=1, help="Trajectories.")] = 100,
+    n_samples: Annotated[int, typer.Option("-n", "--draws", min=1, help="Number of trajectories.")] = 100,
     seed: Seed = 0,
     out: TableOut = "-",
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    """Independent trajectories from one initial state: a line for each draw and time."""
+    """Simulate independent trajectories from one initial state; one line per draw and time."""
     import numpy as np
 
-    from localw2.apps.cli.model_files import ODE, load_model
-    from localw2.apps.cli.predict import give_table
+    from localw2.apps.cli.model_files import ODE, load_model, write_result
     from localw2.apps.tables.tables import check_format
 
     check_format(out)
-    start, grid = numbers_in(initial, "--initial"), times_in(times)
+    start, grid = parse_numbers(initial, "--initial"), parse_times(times)
     loaded = load_model(model, (ODE,))
     if len(start) != loaded.estimator.n_states_:
         known = ", ".join(loaded.columns.get("states", []))
         raise ValueError(
-            f"--initial gives {len(start)} number(s), but {model} has {loaded.estimator.n_states_} "
+            f"--initial has {len(start)} number(s), but {model} has {loaded.estimator.n_states_} "
             f"state(s): {known}."
         )
     draws = loaded.estimator.sample(start, grid, n_samples=n_samples, random_state=seed)[:, 0]
@@ -150,21 +157,21 @@ def sample_ode(
     time = (loaded.columns.get("time") or ["time"])[0]
     columns = {"draw": np.repeat(np.arange(1, n_samples + 1), len(grid)), time: np.tile(grid, n_samples)}
     columns |= {name: draws[..., place].ravel() for place, name in enumerate(names)}
-    give_table(context, columns, out, as_json)
+    write_result(context, columns, out, as_json)
 
 
-def times_in(text: str) -> Array:
-    """Times from a list, or evenly spaced from START:STOP:COUNT.
+def parse_times(text: str) -> Array:
+    """Parse times: a list, or START:STOP:COUNT for evenly spaced ones.
 
-    >>> times_in("0:1:3").tolist(), times_in("0,2").tolist()
+    >>> parse_times("0:1:3").tolist(), parse_times("0,2").tolist()
     ([0.0, 0.5, 1.0], [0.0, 2.0])
     """
     import numpy as np
 
     if ":" not in text:
-        return np.array(numbers_in(text, "--times"))
+        return np.array(parse_numbers(text, "--times"))
     parts = text.split(":")
     if len(parts) != 3 or not parts[2].isdigit() or not 2 <= int(parts[2]) <= _MOST_TIMES:
         raise typer.BadParameter(f"--times {text!r} is not START:STOP:COUNT, such as 0:10:101.")
-    start, stop = numbers_in(",".join(parts[:2]), "--times")
+    start, stop = parse_numbers(",".join(parts[:2]), "--times")
     return np.linspace(start, stop, int(parts[2]))

@@ -9,39 +9,41 @@ import typer
 
 
 class Decimal(StrEnum):
-    """How numbers of a CSV file are written."""
+    """How decimal numbers are written in a CSV file."""
 
     auto = "auto"
     point = "point"
     comma = "comma"
 
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="A model that `localw2 fit` or `save` wrote.")]
-Data = Annotated[str, typer.Argument(metavar="DATA", help="CSV, TSV or Parquet; - is standard input.")]
+Model = Annotated[
+    str, typer.Argument(metavar="MODEL", help="A model written by `localw2 fit` or by `save` in Python.")
+]
+Data = Annotated[str, typer.Argument(metavar="DATA", help="A CSV, TSV or Parquet file; - is standard input.")]
 Features = Annotated[
     str | None,
-    typer.Option(metavar="A,B", help="The columns of DATA that the model's inputs are, in its order."),
+    typer.Option(metavar="A,B", help="Columns of DATA used as inputs, in the order of the model's features."),
 ]
 Target = Annotated[
-    str | None, typer.Option(metavar="COL[,COL2]", help="The columns of DATA that the model's outputs are.")
+    str | None, typer.Option(metavar="COL[,COL2]", help="Columns of DATA that hold the observed outputs.")
 ]
 DropMissing = Annotated[
-    bool, typer.Option("--drop-missing", help="Leave out rows with missing values in the columns used.")
+    bool, typer.Option("--drop-missing", help="Drop rows with a missing value in any column used.")
 ]
-DecimalMark = Annotated[Decimal, typer.Option(help="The decimal mark of numbers in a CSV file.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
-Seed = Annotated[int, typer.Option(min=0, help="Equal seeds give equal random numbers.")]
+DecimalMark = Annotated[Decimal, typer.Option(help="Decimal mark of the numbers in a CSV file.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
+Seed = Annotated[int, typer.Option(min=0, help="Random seed; equal seeds give equal results.")]
 TableOut = Annotated[
     str,
-    typer.Option("--out", metavar="FILE", help="A .csv, .tsv, .parquet or .json file; - is the terminal."),
+    typer.Option("--out", metavar="FILE", help="A .csv, .tsv, .parquet or .json file; - is standard output."),
 ]
-ModelOut = Annotated[str, typer.Option("--out", metavar="MODEL", help="Where to write the model.")]
+ModelOut = Annotated[str, typer.Option("--out", metavar="MODEL", help="File to write the model to.")]
 # None leaves the choice to the estimator.
-MaxEpochs = Annotated[int | None, typer.Option(min=1, help="Epochs of training.")]
-LearningRate = Annotated[float | None, typer.Option(help="Step size of the training.")]
-Width = Annotated[int | None, typer.Option(min=1, help="Units of each hidden layer.")]
-Depth = Annotated[int | None, typer.Option(min=1, help="Hidden layers.")]
+MaxEpochs = Annotated[int | None, typer.Option(min=1, help="Number of training epochs.")]
+LearningRate = Annotated[float | None, typer.Option(help="Learning rate of the optimizer.")]
+Width = Annotated[int | None, typer.Option(min=1, help="Units per hidden layer.")]
+Depth = Annotated[int | None, typer.Option(min=1, help="Number of hidden layers.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Restart = Annotated[
-    bool, typer.Option("--restart", help="Forget an interrupted fit instead of going on with it.")
+    bool, typer.Option("--restart", help="Start over instead of resuming an interrupted fit.")
 ]

@@ -1,12 +1,10 @@
-"""How a command runs: errors in words and as exit codes, warnings, results for eyes or machines."""
+"""How a command runs: errors as a message and an exit code, warnings, results for people or for programs."""
 
 from __future__ import annotations
 
 import csv
-import difflib
 import functools
 import json
-import math
 import os
 import shlex
 import sys
@@ -19,18 +17,20 @@ from typing import Any, NoReturn, TypeVar
 
 import typer
 
+from localw2._wording import suggest, to_plain
+
 FAILED, INTERRUPTED, PIPE_CLOSED = 1, 130, 141
 TRACEBACK = "LOCALW2_TRACEBACK"  # set in the environment, it shows where an error came from
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
-def told(command: _Command) -> _Command:
-    """Run a command so that whatever goes wrong is one paragraph on standard error and an exit code."""
+def report_errors(command: _Command) -> _Command:
+    """Run a command so that any failure becomes one paragraph on standard error and an exit code."""
 
     @functools.wraps(command)
     def run(*args: Any, **options: Any) -> None:
         try:
-            with told_warnings():
+            with show_warnings():
                 command(*args, **options)
                 sys.stdout.flush()
         except (typer.Exit, typer.Abort):
@@ -42,17 +42,17 @@ def told(command: _Command) -> _Command:
         except KeyboardInterrupt:
             note("stopped.")
             raise typer.Exit(INTERRUPTED) from None
-        except BrokenPipeError:  # the reader of our output has seen enough
+        except BrokenPipeError:  # whoever reads our output has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(PIPE_CLOSED) from None
         except Exception as error:
-            fail(words_of(error), bool(options.get("as_json")))
+            fail(describe_error(error), bool(options.get("as_json")))
 
     return run  # type: ignore[return-value]  # the same but for what is raised
 
 
 def fail(message: str, as_json: bool = False) -> NoReturn:
-    """End with a message, on standard output too where a machine reads it."""
+    """Exit with a message, which also goes to standard output if a program reads it."""
     if os.environ.get(TRACEBACK):
         traceback.print_exc()
     typer.echo(f"{typer.style('error:', fg='red', bold=True)} {message}", err=True)
@@ -61,32 +61,31 @@ def fail(message: str, as_json: bool = False) -> NoReturn:
     raise typer.Exit(FAILED) from None
 
 
-def words_of(error: Exception) -> str:
-    """An exception as a person should read it."""
+def describe_error(error: Exception) -> str:
+    """Put an exception into words for the user."""
     if isinstance(error, OSError) and error.filename is not None:
         text = f"{error.filename}: {(error.strerror or str(error)).lower()}."
-        return f"{text} {_near_files(error.filename)}" if isinstance(error, FileNotFoundError) else text
+        return f"{text} {_suggest_file(error.filename)}" if isinstance(error, FileNotFoundError) else text
     if isinstance(error, MemoryError):
         return "there is not enough memory for this. Use fewer rows or draws."
     if isinstance(error, ValueError | OSError | ImportError | FloatingPointError | RuntimeError):
         return str(error).strip() or type(error).__name__
     return (
-        f"{type(error).__name__}: {error}. That is a fault of localw2, not yours; set {TRACEBACK}=1 to see "
-        "where, and please report it."
+        f"{type(error).__name__}: {error}. This is a bug in localw2, not a mistake of yours; set "
+        f"{TRACEBACK}=1 to see where it occurred, and please report it."
     )
 
 
-def _near_files(name: Any) -> str:
+def _suggest_file(name: Any) -> str:
     path = Path(os.fsdecode(name))
     if not path.parent.is_dir():
-        return f"There is no folder {path.parent} either."
-    close = difflib.get_close_matches(path.name, sorted(os.listdir(path.parent)), n=3)
-    return f"Did you mean {' or '.join(str(path.with_name(other)) for other in close)}?" if close else ""
+        return f"The folder {path.parent} does not exist either."
+    return suggest(path.name, sorted(os.listdir(path.parent)))
 
 
 @contextmanager
-def told_warnings() -> Iterator[None]:
-    """Warnings that are meant for users, a line each on standard error; not those for programmers."""
+def show_warnings() -> Iterator[None]:
+    """Show warnings meant for users, one line each on standard error, but not those for programmers."""
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
         note(f"{typer.style('warning:', fg='yellow', bold=True)} {message}")
@@ -95,37 +94,20 @@ def told_warnings() -> Iterator[None]:
         warnings.simplefilter("ignore")
         for category in (UserWarning, RuntimeWarning):
             warnings.simplefilter("default", category)
-        # Our own words, with the command that goes on, come instead.
+        # The commands print their own message, with the command to continue.
         warnings.filterwarnings("ignore", message="interrupted ")
         warnings.showwarning = show
         yield
 
 
 def note(text: str) -> None:
-    """A line on standard error, where it is in nobody's way."""
+    """Print a line on standard error, apart from the results."""
     typer.echo(text, err=True)
 
 
-def give(found: Mapping[str, Any], lines: str, as_json: bool) -> None:
-    """The result on standard output: one JSON object, or lines for people."""
-    typer.echo(json.dumps(plain(found)) if as_json else lines)
-
-
-def plain(value: Any) -> Any:
-    """Values as JSON has them; None for what is not finite, as JSON has no word for it.
-
-    >>> plain({"loss": math.nan, "delta": (1, 2)})
-    {'loss': None, 'delta': [1, 2]}
-    """
-    if hasattr(value, "tolist"):  # an array, or a number of numpy
-        value = value.tolist()
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if value is None or isinstance(value, bool | int | str) else str(value)
+def print_result(found: Mapping[str, Any], lines: str, as_json: bool) -> None:
+    """Print the result on standard output: one JSON object, or lines for people."""
+    typer.echo(json.dumps(to_plain(found)) if as_json else lines)
 
 
 def command_line() -> str:
@@ -133,10 +115,10 @@ def command_line() -> str:
     return shlex.join(["localw2", *sys.argv[1:]])
 
 
-def listed(text: str | None, known: Sequence[str] = ()) -> list[str]:
-    """What a list with commas names, each once; a name with a comma is quoted, or is one that is known.
+def split_names(text: str | None, known: Sequence[str] = ()) -> list[str]:
+    """Split a comma-separated list of names; a name that contains a comma is quoted or is the whole text.
 
-    >>> listed("age, water,"), listed(None), listed('"strength (MPa, wet)",age')
+    >>> split_names("age, water,"), split_names(None), split_names('"strength (MPa, wet)",age')
     (['age', 'water'], [], ['strength (MPa, wet)', 'age'])
     """
     if not text or text in known:
@@ -145,13 +127,13 @@ def listed(text: str | None, known: Sequence[str] = ()) -> list[str]:
     return list(dict.fromkeys(part.strip() for part in parts if part.strip()))
 
 
-def numbers_in(text: str, option: str) -> list[float]:
-    """The numbers of a list with commas; wrong usage if it is none.
+def parse_numbers(text: str, option: str) -> list[float]:
+    """Parse a comma-separated list of numbers; anything else is a usage error.
 
-    >>> numbers_in(".05,.5", "--quantiles")
+    >>> parse_numbers(".05,.5", "--quantiles")
     [0.05, 0.5]
     """
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
-        raise typer.BadParameter(f"{option} {text!r} is no list of numbers, such as 0.05,0.5.") from None
+        raise typer.BadParameter(f"{option} {text!r} is not a list of numbers, such as 0.05,0.5.") from None

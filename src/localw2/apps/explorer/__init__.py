@@ -1,4 +1,4 @@
-"""A page to explore a fitted model: move the inputs, watch the distribution of the output change."""
+"""A page to explore a fitted model: move the inputs and watch the distribution of the output change."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from localw2.apps.explorer.guard import LOOPBACK
-
 if TYPE_CHECKING:
     from fastapi import FastAPI
+
+__all__ = ["create_app", "serve", "serve_file"]
 
 
 def create_app(
@@ -20,16 +20,16 @@ def create_app(
     feature_names: Sequence[str] | None = None,
     target_names: Sequence[str] | None = None,
     token: str | None = None,
-    allowed_hosts: Sequence[str] = LOOPBACK,
+    allowed_hosts: Sequence[str] = ("localhost", "127.0.0.1", "::1"),
     history: Any = None,
 ) -> FastAPI:
-    """The explorer as an ASGI application, for any server; ``serve`` runs it.
+    """The explorer as an ASGI application for any server; ``serve`` runs it.
 
-    ``model`` is a fitted ``LocalW2Regressor`` or ``RandomCoefficientRegressor``; ``X`` (N, p) and ``y`` (N,)
-    or (N, d) are observed rows to show beside it, best rows that it was not trained on. Only requests whose
-    Host header is in ``allowed_hosts`` are answered and, with a ``token``, only those that carry it.
-    ``history`` is the file that a fit under way writes (its ``history=``), to be followed live; while there
-    is none, the curves are those of ``model``.
+    ``model`` is a fitted ``LocalW2Regressor`` or ``RandomCoefficientRegressor``. ``X`` (N, p) and ``y`` (N,)
+    or (N, d) are observed rows to show with it, preferably held-out ones. Only requests with a Host header in
+    ``allowed_hosts`` are answered and, if there is a ``token``, only those that carry it. ``history`` is the
+    file that a running fit writes (its ``history=``), which is followed live; as long as there is no such
+    file, the training curves of ``model`` are shown.
 
     >>> import numpy as np
     >>> from localw2 import RandomCoefficientRegressor
@@ -39,10 +39,11 @@ def create_app(
     ['/api/distribution', '/api/history', '/api/model', '/api/sweep', '/api/test', '/quantiles', '/sample']
     """
     try:
+        from localw2.apps.explorer.answers import Answers
         from localw2.apps.explorer.app import build
     except ImportError as error:
-        raise ImportError(_missing(error)) from None
-    return build(model, X, y, feature_names, target_names, token, allowed_hosts, history)
+        raise ImportError(_name_extra(error)) from None
+    return build(Answers(model, X, y, feature_names, target_names), history, token, allowed_hosts)
 
 
 def serve(
@@ -58,20 +59,20 @@ def serve(
     history: Any = None,
     open_browser: bool = True,
 ) -> None:
-    """Run the explorer until Ctrl-C, and show it in the browser: see ``create_app``.
+    """Run the explorer until Ctrl-C and open it in the browser; see ``create_app`` for the other arguments.
 
-    Only this machine can reach it, unless ``host`` is another of its addresses ("0.0.0.0" for all); then a
-    token is required, and made if none is given: it is part of the printed address. ``port=0`` takes a free
-    one.
+    Only this machine can reach it, unless ``host`` is another of its addresses ("0.0.0.0" for all of them).
+    Then a token is required; it is generated if you pass none, and is part of the printed address.
+    ``port=0`` takes a free port.
     """
     try:
-        from localw2.apps.explorer.app import build
-        from localw2.apps.explorer.serving import hosts_of, needed_token, run
+        from localw2.apps.explorer.server import choose_token, list_hosts, run
     except ImportError as error:
-        raise ImportError(_missing(error)) from None
-    token = needed_token(host, token)
-    app = build(model, X, y, feature_names, target_names, token, hosts_of(host), history)
-    run(app, host, port, token, open_browser, _tell)
+        raise ImportError(_name_extra(error)) from None
+    token = choose_token(host, token)
+    names = {"feature_names": feature_names, "target_names": target_names}
+    app = create_app(model, X, y, **names, token=token, allowed_hosts=list_hosts(host), history=history)
+    run(app, host, port, token, open_browser, _print_address)
 
 
 def serve_file(
@@ -86,33 +87,33 @@ def serve_file(
     open_browser: bool = True,
     tell: Callable[[str], None] | None = None,
 ) -> None:
-    """Run the explorer of the model in a file until Ctrl-C, and show every new one that is written there.
+    """Run the explorer for the model in a file until Ctrl-C, and show every new model that is written there.
 
-    ``load`` reads it, and returns the arguments of ``create_app`` by name: ``model``, ``X``, ``y``,
-    ``feature_names`` and ``target_names``. With ``wait`` there need be no model yet: until there is, the page
-    shows the curves of the fit that writes the file ``history``. ``tell`` is told the address.
+    ``load`` reads the file and returns the arguments of ``create_app`` by name: ``model``, ``X``, ``y``,
+    ``feature_names`` and ``target_names``. With ``wait`` the file need not exist yet: until it does, the page
+    shows the training curves from the file ``history``. ``tell`` is called with the address.
     """
     try:
-        from localw2.apps.explorer.following import Following
-        from localw2.apps.explorer.serving import hosts_of, needed_token, run
+        from localw2.apps.explorer.app import Follower
+        from localw2.apps.explorer.server import choose_token, list_hosts, run
     except ImportError as error:
-        raise ImportError(_missing(error)) from None
-    token = needed_token(host, token)
-    app = Following(path, load, token, hosts_of(host), history)
+        raise ImportError(_name_extra(error)) from None
+    token = choose_token(host, token)
+    app = Follower(path, load, token, list_hosts(host), history)
     if wait:
         app.look()
     else:
         app.take()
     threading.Thread(target=app.watch, name="explorer-file", daemon=True).start()
     try:
-        run(app, host, port, token, open_browser, tell or _tell)
+        run(app, host, port, token, open_browser, tell or _print_address)
     finally:
-        app.end()
+        app.stop()
 
 
-def _tell(url: str) -> None:
-    print(f"Explorer: {url}\nCtrl-C ends it.", flush=True)
+def _print_address(url: str) -> None:
+    print(f"Explorer: {url}\nPress Ctrl-C to stop.", flush=True)
 
 
-def _missing(error: ImportError) -> str:
+def _name_extra(error: ImportError) -> str:
     return f"the explorer needs {error.name or error}: pip install 'localw2[explore]'"

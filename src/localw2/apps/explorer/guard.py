@@ -1,4 +1,4 @@
-"""Who may ask: the Host, the Origin, the token and the size of a request, all looked at before it is read."""
+"""Who may ask: the Host, the Origin and the token of a request are checked before anything else sees it."""
 
 from __future__ import annotations
 
@@ -6,25 +6,24 @@ import asyncio
 import hashlib
 import hmac
 import ipaddress
-import json
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from typing import Any, final
-from urllib.parse import parse_qs, urlsplit
+import re
+from collections.abc import Sequence
+from typing import final
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-MOST_BYTES = 1 << 20  # of a body: 500 rows of a hundred numbers
-SLOWEST = 30.0  # seconds that a body may take to arrive
-# In a list of hosts: any numeric address. Rebinding a name to this machine needs a name.
+SLOWEST = 30.0  # seconds that a request may take to arrive
+# In a list of hosts: any numeric address. DNS rebinding needs a name.
 ANY_ADDRESS = "any address"
 
 HEADERS = {
-    # Charts set styles on their elements, which no list of files can allow; scripts are files of ours alone.
+    # Plotly sets styles on its elements, which no list of files can allow; scripts are our own files only.
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
         "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -38,121 +37,96 @@ HEADERS = {
 
 
 @final
-class Refusal(Exception):
-    """An answer that is given instead of the one asked for."""
-
-    def __init__(self, status: int, detail: str) -> None:
-        super().__init__(detail)
-        self.status, self.detail = status, detail
-
-
-@final
 class Guard:
-    """ASGI middleware that lets a request through only if it comes from where it may and is not too large.
+    """ASGI middleware that admits a request only if it comes from an allowed place and arrives in time.
 
-    A web page elsewhere can make a browser ask this server: by another name for its address (so the Host must
-    be known) or by a form or script of its own (so a request that is not a GET must come from the page
-    itself, or from no page at all). With a token, it must be in the address (``?token=``), in a header
-    (``Authorization: Bearer``), or in the cookie that the page then gets.
+    A web page elsewhere can make a browser send requests to this server: through a name of its own for our
+    address (so Starlette checks the Host), or from a form or a script (so a request that is not a GET must
+    come from our page or from no page at all). The token, if there is one, must be in the address
+    (``?token=``), in a header (``Authorization: Bearer``), or in the cookie that the page gets in return.
     """
 
-    def __init__(self, app: App, hosts: Sequence[str], token: str | None) -> None:
-        self.app = app
-        self.hosts = frozenset(host.lower().strip("[]") for host in hosts)
-        self.token = token
-        # A browser shares cookies between the ports of a machine: each token has its own.
+    def __init__(self, app: ASGIApp, hosts: Sequence[str], token: str | None) -> None:
+        self.app, self.token = app, token
+        self.any_address = ANY_ADDRESS in hosts
+        names = [f"[{host}]" if ":" in host and host[0] != "[" else host for host in hosts]
+        self.known_hosts = TrustedHostMiddleware(self._admit, names, www_redirect=False)
+        # Browsers share cookies between the ports of a machine, so each token has a cookie of its own.
         self.cookie = "localw2-" + hashlib.sha256((token or "").encode()).hexdigest()[:12]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, refuse, or hand on."""
-        if scope["type"] == "lifespan":
+        """Answer, refuse, or pass on."""
+        if scope["type"] != "http":  # no route takes a websocket
             await self.app(scope, receive, send)
             return
-        if scope["type"] != "http":
-            await send({"type": "websocket.close", "code": 1008})
-            return
-        try:
-            headers = _headers(scope)
-            self._check_host(headers)
-            safe = scope["method"] in ("GET", "HEAD", "OPTIONS")
-            if not safe:
-                _check_origin(headers)
-            by_address = self._check_token(scope, headers)
-            if not safe:
-                receive = await _bounded(headers, receive)
-        except Refusal as refusal:
-            await _refuse(refusal, send)
-            return
-        except ConnectionError:  # gone before all was said
-            return
 
-        async def send_on(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                extra = {**HEADERS}
-                if by_address:
-                    extra["set-cookie"] = f"{self.cookie}={self.token}; Path=/; HttpOnly; SameSite=Strict"
-                message["headers"] = _extended(message.get("headers", []), extra)
+                headers = MutableHeaders(scope=message)
+                headers.update(HEADERS)
+                headers.setdefault("cache-control", "no-store")
+                if message["status"] in (400, 401, 403, 408, 413):  # the body may still be on its way
+                    headers["connection"] = "close"
             await send(message)
 
-        await self.app(scope, receive, send_on)
+        host = re.sub(r":\d+$", "", Headers(scope=scope).get("host", ""))
+        admit = self._admit if self.any_address and is_address(host.strip("[]")) else self.known_hosts
+        await admit(scope, receive, send_with_headers)
 
-    def _check_host(self, headers: dict[str, list[str]]) -> None:
-        hosts = headers.get("host", [])
-        name = _host_name(hosts[0]) if len(hosts) == 1 else ""
-        known = name in self.hosts or (ANY_ADDRESS in self.hosts and _is_address(name))
-        if not known:
-            raise Refusal(400, "the Host header is not a name of this server")
+    async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope)
+        if request.method not in ("GET", "HEAD", "OPTIONS") and _is_foreign(request.headers):
+            refusal = JSONResponse({"detail": "pages of other origins may not send requests here"}, 403)
+            await refusal(scope, receive, send)
+            return
+        in_address = any(map(self._matches, request.query_params.getlist("token")))
+        if self.token is not None and not in_address and not self._carries_token(request):
+            text = "this explorer needs a token: open the address that was printed when it started"
+            refusal = JSONResponse({"detail": text}, 401, {"www-authenticate": "Bearer"})
+            await refusal(scope, receive, send)
+            return
+        deadline = asyncio.get_running_loop().time() + SLOWEST
 
-    def _check_token(self, scope: Scope, headers: dict[str, list[str]]) -> bool:
-        """Raise without the token; whether it was in the address."""
-        if self.token is None:
-            return False
-        query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
-        if any(self._is_token(value) for value in query.get("token", [])):
-            return True
-        for value in headers.get("authorization", []):
-            kind, _, given = value.partition(" ")
-            if kind.lower() == "bearer" and self._is_token(given.strip()):
-                return False
-        # By hand: the standard library stops at the first cookie, of anyone, that is not as it should be.
-        for pair in "; ".join(headers.get("cookie", [])).split(";"):
-            name, _, given = pair.strip().partition("=")
-            if name == self.cookie and self._is_token(given):
-                return False
-        raise Refusal(401, "this explorer asks for its token: open the address that was printed at its start")
+        async def receive_in_time() -> Message:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    return await receive()
+            except TimeoutError:
+                raise HTTPException(408, "the request took too long to arrive") from None
 
-    def _is_token(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode("utf-8", "replace"), (self.token or "").encode())
+        async def send_with_cookie(message: Message) -> None:
+            if in_address and message["type"] == "http.response.start":
+                cookie = f"{self.cookie}={self.token}; Path=/; HttpOnly; SameSite=Strict"
+                MutableHeaders(scope=message).append("set-cookie", cookie)
+            await send(message)
 
+        await self.app(scope, receive_in_time, send_with_cookie)
 
-def _headers(scope: Scope) -> dict[str, list[str]]:
-    headers: dict[str, list[str]] = {}
-    for name, value in scope["headers"]:
-        headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
-    return headers
+    def _carries_token(self, request: Request) -> bool:
+        kind, _, given = request.headers.get("authorization", "").partition(" ")
+        by_header = kind.lower() == "bearer" and self._matches(given.strip())
+        return by_header or self._matches(request.cookies.get(self.cookie, ""))
+
+    def _matches(self, given: str) -> bool:
+        expected = (self.token or "").encode()
+        return self.token is not None and hmac.compare_digest(given.encode("utf-8", "replace"), expected)
 
 
-def _host_name(host: str) -> str:
-    """The name in "name:port", lower case; empty where it is none.
+def _is_foreign(headers: Headers) -> bool:
+    """Whether a browser says that a page of another origin sends this; programs say nothing."""
+    host = headers.get("host", "").lower()
+    origin = headers.get("origin", f"http://{host}").lower()
+    return origin not in (f"http://{host}", f"https://{host}") or headers.get(
+        "sec-fetch-site", "none"
+    ) not in ("same-origin", "none")
 
-    >>> _host_name("LocalHost:8000"), _host_name("[::1]:80"), _host_name("a b")
-    ('localhost', '::1', '')
+
+def is_address(name: str) -> bool:
+    """Whether a host is a numeric address.
+
+    >>> is_address("192.168.0.7"), is_address("::1"), is_address("localhost")
+    (True, True, False)
     """
-    try:
-        parts = urlsplit(f"//{host}")
-        if (
-            parts.netloc != host
-            or parts.username is not None
-            or parts.port == 0
-            or any(c.isspace() for c in host)
-        ):
-            return ""
-        return (parts.hostname or "").rstrip(".")
-    except ValueError:
-        return ""
-
-
-def _is_address(name: str) -> bool:
     try:
         ipaddress.ip_address(name)
     except ValueError:
@@ -161,81 +135,9 @@ def _is_address(name: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a name or address means this machine alone.
+    """Whether a name or an address means this machine only.
 
     >>> is_loopback("localhost"), is_loopback("127.0.0.2"), is_loopback("::1"), is_loopback("0.0.0.0")
     (True, True, True, False)
     """
-    return host.lower() == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
-
-
-def _check_origin(headers: dict[str, list[str]]) -> None:
-    """Raise where a browser says that another page asks; a program says nothing."""
-    host = headers["host"][0].lower()
-    for origin in headers.get("origin", []):
-        try:
-            parts = urlsplit(origin.lower())
-        except ValueError:
-            raise Refusal(403, "the Origin header is not an address") from None
-        if parts.scheme not in ("http", "https") or parts.netloc != host:
-            raise Refusal(403, "a page from elsewhere may not ask this server")
-    if any(site not in ("same-origin", "none") for site in headers.get("sec-fetch-site", [])):
-        raise Refusal(403, "a page from elsewhere may not ask this server")
-
-
-async def _bounded(headers: dict[str, list[str]], receive: Receive) -> Receive:
-    """The body, read up to its limit, to be received again by whom it is for."""
-    for length in headers.get("content-length", []):
-        if not (length.isascii() and length.isdigit()):
-            raise Refusal(400, "the Content-Length header is not a number")
-        if len(length) > 12 or int(length) > MOST_BYTES:
-            raise Refusal(413, f"the request is larger than {MOST_BYTES} bytes; ask for fewer rows at a time")
-    try:
-        body = await asyncio.wait_for(_read(receive), SLOWEST)
-    except TimeoutError:
-        raise Refusal(408, "the request took too long to arrive") from None
-    told = False
-
-    async def again() -> Message:
-        nonlocal told
-        if told:
-            return await receive()
-        told = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return again
-
-
-async def _read(receive: Receive) -> bytes:
-    body, more = b"", True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ConnectionError
-        body += message.get("body", b"")
-        more = message.get("more_body", False)
-        if len(body) > MOST_BYTES:
-            raise Refusal(413, f"the request is larger than {MOST_BYTES} bytes; ask for fewer rows at a time")
-    return body
-
-
-async def _refuse(refusal: Refusal, send: Send) -> None:
-    body = json.dumps({"detail": refusal.detail}).encode()
-    headers = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
-    if refusal.status == 401:
-        headers["www-authenticate"] = "Bearer"
-    start = {
-        "type": "http.response.start",
-        "status": refusal.status,
-        "headers": _extended([], headers | HEADERS),
-    }
-    await send(start)
-    await send({"type": "http.response.body", "body": body})
-
-
-def _extended(headers: Any, more: dict[str, str]) -> list[tuple[bytes, bytes]]:
-    """Headers with some more, and with no storing unless they say otherwise."""
-    found = list(headers)
-    if not any(name.lower() == b"cache-control" for name, _ in found):
-        more = {**more, "cache-control": "no-store"}
-    return found + [(name.encode(), value.encode("latin-1")) for name, value in more.items()]
+    return host.lower() == "localhost" or (is_address(host) and ipaddress.ip_address(host).is_loopback)

@@ -1,4 +1,4 @@
-"""The requests and answers of the explorer: what is accepted, and what comes back, as OpenAPI shows it."""
+"""Requests and answers of the explorer: what is accepted and what comes back, as OpenAPI shows it."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ LARGEST_SEED = 2**32 - 1
 
 
 class Strict(BaseModel):
-    """A request: nothing is converted, nothing unknown is overlooked."""
+    """A request: nothing is converted, and unknown fields are errors."""
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 
 class Refused(BaseModel):
-    """Why there is no answer."""
+    """Why a request was refused."""
 
     detail: str
 
 
 class OneOutput(BaseModel):
-    """The law of one output at an input; no density where it has no spread."""
+    """The distribution of one output at an input; ``y`` and ``density`` are empty if it has no spread."""
 
     mean: float
     std: float
@@ -34,7 +34,10 @@ class OneOutput(BaseModel):
 
 
 class Neighbours(BaseModel):
-    """The outputs of the nearest observed rows, output by output, and how far away they are."""
+    """The nearest observed rows: their outputs (by output) and the range of their distances.
+
+    99 % of the observed rows have as many neighbours within the distance ``usual``.
+    """
 
     y: list[list[float]]
     nearest: float
@@ -43,7 +46,11 @@ class Neighbours(BaseModel):
 
 
 class Distribution(BaseModel):
-    """The law of y at an input, with the observed rows around it."""
+    """The distribution of y at an input, and the observed rows near it.
+
+    ``interval`` holds the calibrated 90 % interval of each output, if the fit has one; ``outside`` says in
+    words why the answer is an extrapolation, and is empty if it is not.
+    """
 
     levels: list[float]
     outputs: list[OneOutput]
@@ -53,14 +60,14 @@ class Distribution(BaseModel):
 
 
 class SweptRows(BaseModel):
-    """Observed rows near the other inputs of a sweep."""
+    """Observed rows that are close to a sweep in its other inputs."""
 
     x: list[float]
     y: list[list[float]]
 
 
 class Sweep(BaseModel):
-    """Mean and quantiles along one input: ``mean`` (d, points), ``quantiles`` (d, levels, points)."""
+    """``mean`` (outputs, points) and ``quantiles`` (outputs, levels, points) along one input."""
 
     x: list[float]
     levels: list[float]
@@ -70,7 +77,10 @@ class Sweep(BaseModel):
 
 
 class Tested(BaseModel):
-    """The conditional test: its p-value, and z of every ball at its centre (``centers``, by input)."""
+    """The conditional test: its p-value, and the statistic z of every ball with its centre (by input).
+
+    ``trained_on`` is the share of the rows that the model was trained on, if that makes the test invalid.
+    """
 
     pvalue: float
     verdict: str
@@ -85,11 +95,11 @@ class Tested(BaseModel):
 
 
 class Curve(BaseModel):
-    """Loss and held-out score by epoch, and whose they are.
+    """Training loss and held-out score by epoch, and which fit they belong to.
 
-    ``live``: those of a fit under way, not of the one that is shown; ``running``: it has just written.
-    ``followed``: there may be more later. ``version`` counts the models shown, 0 while there is none yet;
-    ``problem`` says why a newer one is not shown.
+    ``live``: to a fit that is writing its history, not to the model on display; ``running``: it has written
+    in the last seconds; ``followed``: more may come. ``version`` counts the models that were shown, 0 while
+    there is none; ``problem`` says why a newer model cannot be shown.
     """
 
     epoch: list[int]
@@ -104,7 +114,7 @@ class Curve(BaseModel):
 
 
 class Input(BaseModel):
-    """An input and the range of its slider."""
+    """An input and its slider."""
 
     name: str
     low: float
@@ -122,7 +132,11 @@ class Output(BaseModel):
 
 
 class About(BaseModel):
-    """What is being explored."""
+    """What is being explored.
+
+    ``k`` neighbours are shown unless told otherwise, at most ``most_k``; ``trained_on`` is the share of the
+    observed rows that the model was trained on, if it is more than chance.
+    """
 
     model: str
     inputs: list[Input]
@@ -137,7 +151,7 @@ class About(BaseModel):
 @final
 @dataclass(frozen=True)
 class Schemas:
-    """The types whose shape depends on the model: rows of p inputs, answers of one output or of several."""
+    """The types that depend on the model: rows of p inputs, answers with one output or several."""
 
     sample: Any
     quantiles: Any
@@ -148,10 +162,10 @@ class Schemas:
     levels: Any
 
 
-def schemas_for(n_features: int, example: list[float], largest: float, is_vector: bool) -> Schemas:
-    """The requests for a model with so many inputs, each at most ``largest`` in size.
+def make_schemas(n_features: int, example: list[float], largest: float, is_vector: bool) -> Schemas:
+    """The types for a model with ``n_features`` inputs, each at most ``largest`` in absolute value.
 
-    >>> types = schemas_for(2, [0.0, 1.0], 1e30, is_vector=True)
+    >>> types = make_schemas(2, [0.0, 1.0], 1e30, is_vector=True)
     >>> types.sample(x=[[1.0, 2.0]]).n_samples
     1
     >>> types.sample(x=[[1.0]])
@@ -162,14 +176,38 @@ def schemas_for(n_features: int, example: list[float], largest: float, is_vector
     """
     number = Annotated[float, Field(ge=-largest, le=largest, allow_inf_nan=False)]
     row = Annotated[list[number], Field(min_length=n_features, max_length=n_features)]
-    rows = Annotated[list[row], Field(min_length=1, max_length=MOST_ROWS, examples=[[example]])]
-    one = Annotated[row, Field(examples=[example])]
-    count = Annotated[int, Field(ge=1, le=MOST_SAMPLES, description=f"n_samples x rows <= {MOST_DRAWS}")]
-    seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)] | None
+    rows = Annotated[
+        list[row],
+        Field(min_length=1, max_length=MOST_ROWS, examples=[[example]], description="rows of inputs"),
+    ]
+    one = Annotated[row, Field(examples=[example], description="one value per input")]
+    count = Annotated[
+        int,
+        Field(
+            ge=1,
+            le=MOST_SAMPLES,
+            examples=[3],
+            description=f"draws per row; n_samples x rows <= {MOST_DRAWS}",
+        ),
+    ]
+    seed = Annotated[
+        Annotated[int, Field(ge=0, le=LARGEST_SEED)] | None,
+        Field(examples=[0], description="the seed; without one, every call gives new draws"),
+    ]
     level = Annotated[float, Field(gt=0, lt=1)]
-    levels = Annotated[list[level], Field(min_length=1, max_length=MOST_LEVELS)]
-    neighbours = Annotated[int, Field(ge=1, le=500)] | None
-    column = Annotated[int, Field(ge=0, le=n_features - 1)]
+    levels = Annotated[
+        list[level], Field(min_length=1, max_length=MOST_LEVELS, description="levels of the quantiles")
+    ]
+    neighbours = Annotated[
+        Annotated[int, Field(ge=1, le=500)] | None, Field(description="how many observed rows to show")
+    ]
+    shifted = Annotated[
+        bool, Field(description="shift their y by the difference between the model's means here and there")
+    ]
+    column = Annotated[
+        int,
+        Field(ge=0, le=n_features - 1, examples=[0], description="the number of the input, counted from 0"),
+    ]
     values: Any = list[list[float]] if is_vector else list[list[list[float]]]
     make: Any = create_model
     return Schemas(
@@ -178,7 +216,11 @@ def schemas_for(n_features: int, example: list[float], largest: float, is_vector
         ),
         quantiles=make("QuantilesRequest", __base__=Strict, x=(rows, ...), q=(levels, [0.05, 0.5, 0.95])),
         distribution=make(
-            "DistributionRequest", __base__=Strict, x=(one, ...), k=(neighbours, None), carried=(bool, False)
+            "DistributionRequest",
+            __base__=Strict,
+            x=(one, ...),
+            k=(neighbours, None),
+            shifted=(shifted, False),
         ),
         sweep=make("SweepRequest", __base__=Strict, x=(one, ...), input=(column, ...)),
         test=make("TestRequest", __base__=Strict),

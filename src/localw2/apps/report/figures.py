@@ -1,4 +1,4 @@
-"""The pictures of a report, as SVG that takes the colours of the page around it."""
+"""The pictures of a report, as SVG in the colours of the page around it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from localw2._validation import Array
 from localw2.judging.diagnosis.plots import INK
 from localw2.plots import DATA, MODEL, TRUTH, trajectories
 
-_SHOWN = 300  # rows of a picture; more would hide each other and make the file large
-_PLACES = (0.05, 0.25, 0.5, 0.75, 0.95)  # of the predicted means, where a law is shown
-_LOCAL_ROWS = 40  # observed rows that stand for the law at a place
-_LINES = 60  # observed trajectories of a picture
+_SHOWN = 300  # rows of a picture; more would hide each other and enlarge the file
+_PLACES = (0.05, 0.25, 0.5, 0.75, 0.95)  # quantiles of the predicted mean where distributions are shown
+_LOCAL_ROWS = 40  # observed rows that represent the distribution at a place
+_LINES = 60  # observed trajectories in a picture
 
 
 def new_figure(width: float, height: float, rows: int = 1, columns: int = 1) -> tuple[Any, Any]:
-    """A figure of our own, outside pyplot, and its Axes (rows, columns)."""
+    """A figure outside pyplot, and its Axes (rows, columns)."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -30,19 +30,19 @@ def new_figure(width: float, height: float, rows: int = 1, columns: int = 1) -> 
     return figure, figure.subplots(rows, columns, squeeze=False)
 
 
-def as_svg(figure: Any, name: str, label: str) -> str:
-    """The figure as an SVG element: lines and text in the page's colour, its own everywhere else."""
+def to_svg(figure: Any, name: str, label: str) -> str:
+    """The figure as an SVG element; lines and text take the colour of the page."""
     import matplotlib as mpl
 
     out = io.StringIO()
-    # Names inside the picture come from the salt: two pictures of a page must not share any.
+    # Names inside a picture come from the salt: no two pictures of a page may share one.
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": name, "font.size": 10}):
-        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        figure.savefig(out, format="svg", transparent=True, metadata=nothing)
+        none = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        figure.savefig(out, format="svg", transparent=True, metadata=none)
     svg = out.getvalue()
     svg = svg[svg.index("<svg") :].replace("#000000", "currentColor").replace(INK, "currentColor")
     svg = svg.replace(MODEL, "var(--model)")  # lighter where the page is dark
-    # Groups have names that pictures of one page would share, and that nothing refers to.
+    # Groups have names that the pictures of a page would share, and that nothing refers to.
     used = set(re.findall(r'(?:href="|url\()#([^")]+)', svg))
     svg = re.sub(r' id="([^"]*)"', lambda m: m[0] if m[1] in used else "", svg)
     svg = re.sub(r"font: (\d+(?:\.\d+)?)px [^;\"]*", r"font-size: \1px", svg)
@@ -51,8 +51,8 @@ def as_svg(figure: Any, name: str, label: str) -> str:
     return re.sub(r' (?:width|height)="[^"]*pt"', "", svg.replace("<svg", head, 1), count=2)
 
 
-def training_curve(losses: list[float]) -> Any:
-    """The loss of every epoch; on a logarithmic axis where it is positive throughout."""
+def draw_training_curve(losses: list[float]) -> Any:
+    """The loss by epoch, on a logarithmic axis if it is positive and varies a lot."""
     figure, axes = new_figure(7.5, 3)
     ax = axes[0, 0]
     ax.plot(np.arange(1, len(losses) + 1), losses, color=MODEL, lw=1.4)
@@ -62,8 +62,8 @@ def training_curve(losses: list[float]) -> Any:
     return _plain(figure)
 
 
-def observed_against_predicted(y: Array, mean: Array, lower: Array, upper: Array, name: str) -> Any:
-    """Rows by predicted mean: its line, 90 % intervals, and what was observed; all (N,)."""
+def draw_predictions(y: Array, mean: Array, lower: Array, upper: Array, name: str) -> Any:
+    """Rows in the order of their predicted mean, with 90 % intervals and observed values; all are (N,)."""
     chosen = np.argsort(mean, kind="stable")
     chosen = chosen[np.linspace(0, len(chosen) - 1, min(len(chosen), _SHOWN)).round().astype(int)]
     place = np.arange(len(chosen))
@@ -75,15 +75,15 @@ def observed_against_predicted(y: Array, mean: Array, lower: Array, upper: Array
     for hit, colour, label in ((True, DATA, "observed, inside"), (False, TRUTH, "observed, outside")):
         some = inside[chosen] == hit
         ax.plot(place[some], y[chosen][some], "o", ms=2.6, color=colour, label=label)
-    ax.set(xlabel=f"{len(chosen)} of {len(y)} rows, by predicted mean", ylabel=name)
+    ax.set(xlabel=_count_rows(len(chosen), len(y)), ylabel=name)
     ax.legend(frameon=False, fontsize=9, ncols=2)
     return _plain(figure)
 
 
-def trajectory_bands(
+def draw_trajectories(
     grid: Array, draws: Array, observed: Sequence[tuple[Array, Array]], names: Sequence[str]
 ) -> Any:
-    """Draws (S, n, T, d) at times (T,) as mean and 90 % band, with observed times (m,) and states (m, d)."""
+    """Mean and 90 % band of draws (S, n, T, d) at times (T,), with observed times (m,) and states (m, d)."""
     d = len(names)
     columns = min(d, 2)
     rows = -(-d // columns)
@@ -99,10 +99,10 @@ def trajectory_bands(
     return _plain(figure)
 
 
-def laws(
-    draws: Sequence[Array], near: Sequence[Array], titles: list[str], name: str, what: str = "rows near"
+def draw_distributions(
+    draws: Sequence[Array], near: Sequence[Array], titles: list[str], name: str, what: str = "nearby rows"
 ) -> Any:
-    """At every place draws (S,) as a density, and observed values (k,) as an outline with marks."""
+    """One panel per place: the density of draws (S,), and observed values (k,) as an outline with ticks."""
     columns = min(3, len(titles))
     rows = -(-len(titles) // columns)
     figure, axes = new_figure(7.5, 2.3 * rows + 0.3, rows, columns)
@@ -116,7 +116,7 @@ def laws(
         ax.hist(draws[i], bins, density=True, color=MODEL, alpha=0.45, label="draws")
         ax.hist(near[i], bins[::3], density=True, histtype="step", color=INK, lw=1.2, label=what)
         ax.plot(near[i], np.zeros(len(near[i])), "|", color=INK, ms=7, clip_on=False)
-        ax.set_ylim(0, 1.2 * ax.get_ylim()[1])  # the legend is above the bars
+        ax.set_ylim(0, 1.2 * ax.get_ylim()[1])  # room for the legend above the bars
         ax.set_title(title, fontsize=8.5)
         ax.set_yticks([])
         ax.spines["left"].set_visible(False)
@@ -125,8 +125,8 @@ def laws(
     return _plain(figure)
 
 
-def places(mean: Array, embedded: Array) -> tuple[Array, Array]:
-    """Rows at some quantiles of the predicted mean (N,), and the rows nearest to each, (places, k)."""
+def choose_places(mean: Array, embedded: Array) -> tuple[Array, Array]:
+    """Rows at some quantiles of the predicted mean (N,), and the k rows nearest to each, (places, k)."""
     from scipy.spatial import cKDTree
 
     order = np.argsort(mean, kind="stable")
@@ -137,23 +137,28 @@ def places(mean: Array, embedded: Array) -> tuple[Array, Array]:
     return chosen, near
 
 
-def diagnosis_figure(diagnosis: Any, output: int) -> Any:
+def draw_diagnosis(diagnosis: Any, output: int) -> Any:
     """The four panels of a diagnosis."""
     figure, axes = new_figure(7.5, 6)
     figure.clear()
-    figure.get_layout_engine().set(h_pad=0.1, hspace=0.04)  # or titles touch the labels above them
+    figure.get_layout_engine().set(h_pad=0.1, hspace=0.04)  # otherwise titles touch the labels above them
     axes = figure.subplots(2, 2)
     diagnosis.plot(output, axes)
     return figure
 
 
-def ball_sizes(sizes: Array, delta: float) -> Any:
-    """How many rows are near each row."""
+def draw_ball_sizes(sizes: Array, delta: float) -> Any:
+    """How many rows are close to each row."""
     figure, axes = new_figure(7.5, 2.6)
     ax = axes[0, 0]
     ax.hist(sizes, 30, color=MODEL, alpha=0.55)
-    ax.set(xlabel=f"rows within {delta:.3g} of a row, in standardised inputs", ylabel="rows")
+    ax.set(xlabel=f"number of rows within {delta:.3g} (standardised inputs)", ylabel="rows")
     return _plain(figure)
+
+
+def _count_rows(shown: int, count: int) -> str:
+    some = f"{count} rows" if shown == count else f"{shown} of {count} rows"
+    return f"{some}, in order of predicted mean"
 
 
 def _plain(figure: Any) -> Any:

@@ -1,19 +1,23 @@
-"""The parts that every report has: the page around it, tables, pictures, the model, how to cite it."""
+"""The parts that all reports share: the page, tables, pictures, the model, how to cite it."""
 
 from __future__ import annotations
 
 import platform
+import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.metadata import version
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from localw2._validation import Array
-from localw2.apps.report import figures as pictures
-from localw2.judging.diagnosis.diagnose import Diagnosis
+from localw2.apps.report import figures
+from localw2.judging.seen_rows import judge_seen
+
+if TYPE_CHECKING:
+    from localw2.judging.diagnosis.diagnose import Diagnosis
 
 CITATION = (
     "M. Xia, Q. Shen: A local squared Wasserstein-2 method for efficient reconstruction of models with "
@@ -22,7 +26,7 @@ CITATION = (
 
 
 def page(title: str, body: Sequence[str]) -> str:
-    """A whole HTML file with its style inside; empty parts are left out."""
+    """A whole HTML file that includes its style; empty parts are left out."""
     style = files("localw2.apps.report").joinpath("report.css").read_text(encoding="utf-8")
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -34,49 +38,56 @@ def page(title: str, body: Sequence[str]) -> str:
 
 
 def lead(model: Any, judged_by: str, source: str | None) -> str:
-    """What the page is about, in a line."""
+    """One line that says what the page is about."""
     of = f" of {escape(source)}" if source else ""
     kind = f"<code>{escape(type(model).__name__)}</code>"
-    return f'<p class="soft">A random model of {kind}, judged by {judged_by}{of}.</p>'
+    return f'<p class="soft">A fitted {kind}, judged by {judged_by}{of}.</p>'
 
 
-def column_names(names: Any, count: int, letter: str, argument: str) -> list[str]:
-    """The names given, one for each column, or plain ones.
+def name_columns(names: Any, count: int, letter: str, argument: str) -> list[str]:
+    """The given names, one for each column, or default ones.
 
-    >>> column_names(None, 2, "x", "feature_names")
+    >>> name_columns(None, 2, "x", "feature_names")
     ['x0', 'x1']
     """
     if names is None:
         return [letter] if count == 1 else [f"{letter}{i}" for i in range(count)]
     if len(names) != count:
-        raise ValueError(f"{argument} has {len(names)} entries for {count} column(s); give one for each.")
+        raise ValueError(f"{argument} has {len(names)} name(s) for {count} column(s); give one for each.")
     return [str(name) for name in names]
 
 
-def listed(names: Sequence[str]) -> str:
-    """Names in a row, the last of many counted.
+def join_names(names: Sequence[str]) -> str:
+    """Names in a row; of many, only the first are spelt out.
 
-    >>> listed("abc"), listed("abcdefgh")
+    >>> join_names("abc"), join_names("abcdefgh")
     ('a, b, c', 'a, b, c, d, e and 3 more')
     """
     return ", ".join(names) if len(names) <= 6 else f"{', '.join(names[:5])} and {len(names) - 5} more"
 
 
-def warning(text: str) -> str:
-    """That the rows were trained on, if there is anything to say."""
-    return f'<p class="warning"><b>Rows that were trained on.</b> {escape(text)}</p>' if text else ""
+def warn_of_training(model: Any, x: Any, y: Any, what: str) -> str:
+    """A warning if the model was trained on more of these rows than by chance; older files cannot tell."""
+    seen = getattr(model, "seen_rows_", None)
+    share, beyond_chance = (0.0, False) if seen is None else judge_seen(seen, x, y)
+    if not beyond_chance:
+        return ""
+    return (
+        f'<p class="warning"><b>The model was trained on {100 * share:.0f} % of these {what}.</b> '
+        f"There even an overfitted model looks calibrated; judge it by held-out {what} instead.</p>"
+    )
 
 
 def verdict(diagnosis: Diagnosis) -> str:
-    """The verdict of ``diagnose`` in its own words."""
+    """The verdict of ``diagnose`` in its words."""
     lines = "".join(f"<p>{escape(line)}</p>" for line in diagnosis.verdict)
     return f'<div class="verdict{"" if diagnosis.calibrated else " bad"}">{lines}</div>'
 
 
-def numbered(names: Sequence[str]) -> str:
-    """What outputs are called by their number, where there are several.
+def number_outputs(names: Sequence[str]) -> str:
+    """Which output has which number, if there are several.
 
-    >>> numbered(["a", "b"])
+    >>> number_outputs(["a", "b"])
     '<p class="soft">Output 0 (y0) is a, 1 is b.</p>'
     """
     if len(names) < 2:
@@ -86,41 +97,42 @@ def numbered(names: Sequence[str]) -> str:
 
 
 def tiles(items: Sequence[tuple[str, str]]) -> str:
-    """Numbers with what they are, side by side; the words are HTML."""
-    return "<ul class='tiles'>" + "".join(f"<li><b>{v}</b><span>{t}</span></li>" for v, t in items) + "</ul>"
+    """Numbers with labels, side by side; the labels are HTML."""
+    cells = (f"<li><b>{v}</b><span>{t.replace(' %', '&nbsp;%')}</span></li>" for v, t in items)
+    return "<ul class='tiles'>" + "".join(cells) + "</ul>"
 
 
-def skill(diagnosis: Diagnosis, what: str) -> tuple[str, str]:
-    """How much better than a forecast that ignores something, or how much worse, for a tile."""
+def describe_skill(diagnosis: Diagnosis, what: str) -> tuple[str, str]:
+    """How much better or worse than a forecast that ignores something, for a tile."""
     word = "better" if diagnosis.skill >= 0 else "worse"
     return f"{100 * abs(diagnosis.skill):.1f} %", f"{word} than a forecast that ignores {what}"
 
 
 def figure(drawn: Any, name: str, label: str) -> str:
-    """A picture; no two of a page may have the same name."""
-    return f"<figure>{pictures.as_svg(drawn, name, label)}</figure>"
+    """A picture; no two pictures of a page may have the same name."""
+    return f"<figure>{figures.to_svg(drawn, name, label)}</figure>"
 
 
 def trust(diagnosis: Diagnosis, outputs: Mapping[int, str]) -> list[str]:
-    """The panels of a diagnosis for some outputs, by their names, and the table of all."""
+    """The panels of a diagnosis for some outputs, by number and name, and the table of all."""
     found = []
     for k, name in outputs.items():
         if len(outputs) > 1:
             found.append(f"<h3>{escape(name)}</h3>")
-        label = f"Calibration of {name}: places among draws, coverage, places along an input, spread"
-        found.append(figure(pictures.diagnosis_figure(diagnosis, k), f"diagnosis{k}", label))
+        label = f"Calibration of {name}: PIT, coverage, PIT along an input, spread"
+        found.append(figure(figures.draw_diagnosis(diagnosis, k), f"diagnosis{k}", label))
     found.append(f"<pre>{escape(diagnosis.table())}</pre>")
     found.append(
-        '<p class="soft">Shift: by how many standard deviations y lies above its draws. Spread: the scatter '
-        "of y over that of the draws, 1 is right. p: the smallest of a group's tests, adjusted for their "
-        "number; below 0.05 is a failure.</p>"
+        '<p class="soft">Shift: how many standard deviations y lies above its draws. Spread: the spread of y '
+        "divided by that of the draws; 1 is right. p: the smallest p-value of a group's tests, adjusted for "
+        "their number; below 0.05 the group fails.</p>"
     )
     return found
 
 
 def columns_table(columns: Mapping[str, Array]) -> str:
-    """Quantiles, mean, SD and the number of different values of each column (N,)."""
-    head = ["column", "min", "5 %", "median", "95 %", "max", "mean", "SD", "values"]
+    """Quantiles, mean, SD and the number of distinct values of each column (N,)."""
+    head = ["column", "min", "5 %", "median", "95 %", "max", "mean", "SD", "distinct"]
     lines = []
     for name, values in columns.items():
         numbers = [*np.quantile(values, [0, 0.05, 0.5, 0.95, 1]), values.mean(), values.std()]
@@ -129,7 +141,7 @@ def columns_table(columns: Mapping[str, Array]) -> str:
 
 
 def model_parts(model: Any, settings: Mapping[str, Any] | None) -> list[str]:
-    """The training curve, what the fit found, its parameters, and the settings of the run."""
+    """The training curve, what the fit chose, its parameters, and the settings of the run."""
     rows = {name: value for name, value in model.get_params(deep=False).items() if value is not None}
     found: dict[str, Any] = {}
     for name, attribute in (("base", "base_name_"), ("balls", "delta_"), ("norm", "norm_")):
@@ -142,18 +154,18 @@ def model_parts(model: Any, settings: Mapping[str, Any] | None) -> list[str]:
         found["calibration"] = f"{model.calibration_.kind}, {len(model.calibration_.scores)} rows"
     parts = []
     if fit is not None and len(fit.losses) > 1:
-        parts.append(figure(pictures.training_curve(fit.losses), "loss", "Training loss of every epoch"))
+        parts.append(figure(figures.draw_training_curve(fit.losses), "loss", "Training loss by epoch"))
     for summary in (getattr(model, "summary", None), getattr(model, "parameters_", None)):
         if summary is not None:
             parts.append(f"<pre>{escape(str(summary() if callable(summary) else summary))}</pre>")
-    parts.append(settings_table("Found by the fit", found))
+    parts.append(settings_table("Chosen by the fit", found))
     parts.append(settings_table("Parameters", rows))
     parts.append(settings_table("Settings of the run", dict(settings or {})))
     return parts
 
 
 def settings_table(title: str, values: Mapping[str, Any]) -> str:
-    """Names and values, shortened; nothing where there are none."""
+    """Names and values, shortened; empty if there are none."""
     if not values:
         return ""
     lines = "".join(
@@ -164,12 +176,20 @@ def settings_table(title: str, values: Mapping[str, Any]) -> str:
 
 
 def _short(value: Any) -> str:
+    """One line for a setting: functions by name, numbers with five digits.
+
+    >>> _short(len), _short((1, 1 / 3)), _short({"k": 0.1 + 0.2})
+    ('len', '1, 0.33333', "{'k': 0.3}")
+    """
+    if callable(value) and hasattr(value, "__qualname__"):  # otherwise its address, new in every run
+        return str(value.__qualname__)
     text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    text = re.sub(r"\d+\.\d{6,}(?!\d|e)", lambda number: f"{float(number[0]):.5g}", text)
     return text if len(text) <= 200 else f"{text[:197]}..."
 
 
 def table(head: list[str], lines: list[list[str]]) -> str:
-    """Cells under their heads.
+    """A table of cells under headings.
 
     >>> table(["a"], [["<"]])
     '<div class="wide"><table><tr><th>a</th></tr><tr><td>&lt;</td></tr></table></div>'
@@ -187,7 +207,7 @@ def reproduce(source: str | None) -> str:
     versions = ", ".join(f"{name} {version(name)}" for name in ("localw2", "torch", "numpy", "scikit-learn"))
     made = f" from {escape(source)}" if source else ""
     return (
-        f"<p>Made{made} by Python {platform.python_version()} with {escape(versions)}. The same versions, "
-        "rows and seed give the same report.</p>"
-        f"<p>The method: {escape(CITATION)}.</p>"
+        f"<p>Made{made} with Python {platform.python_version()}, {escape(versions)}. The same versions, "
+        "data and seed give the same report.</p>"
+        f"<p>The method is described in {escape(CITATION)}.</p>"
     )

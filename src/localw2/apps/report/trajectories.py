@@ -1,25 +1,26 @@
-"""The report on a random differential equation: simulated trajectories beside observed ones."""
+"""The report on a random differential equation: simulated and observed trajectories."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
 from localw2._validation import Array, as_array, check_count
-from localw2.apps.report import figures as pictures
-from localw2.apps.report import parts
-from localw2.judging.diagnosis.diagnose import Diagnosis, diagnose
-from localw2.judging.seen_rows import judge_seen
+from localw2.apps.report import figures, parts
+from localw2.judging.diagnosis.diagnose import diagnose
 
-JUDGED = 200  # trajectories that are simulated; more would take minutes and tell nearly the same
-GRID = 60  # times of the picture of bands
-_SHARED = 10  # trajectories observed at a time, from which on it shows a law by itself
+if TYPE_CHECKING:
+    from localw2.judging.diagnosis.diagnose import Diagnosis
+
+JUDGED = 200  # trajectories that are simulated; more would take minutes and say nearly the same
+GRID = 60  # times of the bands
+_SHARED = 10  # trajectories observed at a time that suffice to show a distribution
 LEVELS = (0.05, 0.95)
-_MOST_GAPS = 2.0  # a grid of all times is used while it is at most so many times as long as a trajectory
+_MOST_GAPS = 2.0  # a common grid may be at most this many times as long as the longest trajectory
 
 
 @final
@@ -36,22 +37,21 @@ class _Path:
 @final
 @dataclass(frozen=True, eq=False)
 class _Judged:
-    """Trajectories, draws (S, T_i, p) at the times of each, and the verdict on their middles and ends."""
+    """Trajectories, draws (S, T_i, p) at the times of each, and the verdict on their midpoints and ends."""
 
     paths: list[_Path]
     draws: list[Array]
     diagnosis: Diagnosis
-    trained_on: str
     n_all: int
     states: list[str]
 
     def rows(self) -> Iterator[tuple[Array, Array]]:
-        """Values (p,) and draws (S, p) of every observation but the first of a trajectory."""
+        """Values (p,) and draws (S, p) of every observation except the first of each trajectory."""
         for path, draws in zip(self.paths, self.draws, strict=True):
             yield from zip(path.values, draws.transpose(1, 0, 2), strict=True)
 
 
-def trajectory_report_html(
+def report_trajectories(
     model: Any,
     Y: Any,
     t: Any,
@@ -62,40 +62,42 @@ def trajectory_report_html(
     n_samples: int = 200,
     random_state: Any = 0,
 ) -> str:
-    """The report on a ``LocalW2ODE``, judged by trajectories Y at times t in the forms that ``fit`` takes.
+    """The report as a string: see ``localw2.apps.report.report_html``.
 
-    Each is simulated from its first complete observation, at most 200 of them (chosen at random) at their own
-    times. What is diagnosed is where they are halfway and at their end.
+    At most 200 trajectories, chosen at random, are simulated at their own times, each from its first complete
+    observation. The states halfway and at the end are diagnosed.
     """
-    n_samples = check_count(n_samples, "n_samples", 40, why="fewer draws show no law")
+    n_samples = check_count(n_samples, "n_samples", 40, why="fewer draws do not show a distribution")
     if getattr(model, "observe", None) is not None:
-        raise ValueError("this model observes a part of its states; a report needs them all to start from.")
+        raise ValueError(
+            "this model observes only a part of its states, but a report needs all of them to start from."
+        )
     rng = np.random.default_rng(random_state)
     seen = _judge(model, Y, t, state_names, n_samples, rng)
     some = f"{len(seen.paths)} trajectories"
     judged_by = some if seen.n_all == len(seen.paths) else f"{some} of the {seen.n_all}"
     body = [
         parts.lead(model, judged_by, source),
-        parts.warning(seen.trained_on),
+        _warn_of_training(model, Y),
         parts.verdict(seen.diagnosis),
-        parts.numbered(_moments(seen.states)),
+        parts.number_outputs(_moments(seen.states)),
         _tiles(seen),
-        "<h2>Simulated and observed</h2>",
+        "<h2>Simulations and observations</h2>",
         *_bands(seen, model, n_samples, rng),
-        "<h2>Distributions on the way</h2>",
-        *_laws(seen),
+        "<h2>Distributions over time</h2>",
+        *_distributions(seen),
         "<h2>Can it be trusted?</h2>",
         *parts.trust(
             seen.diagnosis, {k + len(seen.states): f"{s} at the end" for k, s in enumerate(seen.states)}
         ),
-        "<h2>The data</h2>",
+        "<h2>Data</h2>",
         _data(seen),
-        "<h2>The model</h2>",
+        "<h2>Model</h2>",
         *parts.model_parts(model, settings),
-        "<h2>Cite and reproduce</h2>",
+        "<h2>Citation and reproduction</h2>",
         parts.reproduce(source),
     ]
-    return parts.page(f"Trajectories of {parts.listed(seen.states)}", body)
+    return parts.page(f"Trajectories of {parts.join_names(seen.states)}", body)
 
 
 def _moments(states: list[str]) -> list[str]:
@@ -105,10 +107,12 @@ def _moments(states: list[str]) -> list[str]:
 def _judge(model: Any, Y: Any, t: Any, names: Any, n_samples: int, rng: np.random.Generator) -> _Judged:
     every = list(_paths(Y, t, int(model.n_states_)))
     if len(every) < 2:
-        raise ValueError(f"there are {len(every)} trajectories with two complete observations; give more.")
+        raise ValueError(
+            f"only {len(every)} trajectories have two complete observations; a report needs at least two."
+        )
     chosen = np.sort(rng.permutation(len(every))[:JUDGED])
     paths = [every[i] for i in chosen]
-    draws = _simulated(model, paths, n_samples, rng)
+    draws = _simulate(model, paths, n_samples, rng)
     # As many outputs as states and moments: halfway and at the end of each trajectory.
     places = [(len(path.time) - 1) // 2 for path in paths], [len(path.time) - 1 for path in paths]
     y = np.hstack([np.stack([p.values[i] for p, i in zip(paths, at, strict=True)]) for at in places])
@@ -116,20 +120,20 @@ def _judge(model: Any, Y: Any, t: Any, names: Any, n_samples: int, rng: np.rando
         [np.stack([d[:, i] for d, i in zip(draws, at, strict=True)], 1) for at in places], axis=-1
     )
     start = np.stack([path.start for path in paths])
-    states = parts.column_names(names, start.shape[1], "y", "state_names")
+    states = parts.name_columns(names, start.shape[1], "y", "state_names")
     initial = [f"initial {state}" for state in states]
-    diagnosis = diagnose(y, samples, start, names=initial, random_state=int(rng.integers(2**31)))
-    return _Judged(paths, draws, diagnosis, _trained_on(model, Y), len(every), states)
+    diagnosis = diagnose(start, y, samples, names=initial, random_state=int(rng.integers(2**31)))
+    return _Judged(paths, draws, diagnosis, len(every), states)
 
 
 def _paths(Y: Any, t: Any, n_states: int) -> Iterator[_Path]:
-    """Trajectories with two complete observations, in time."""
+    """Trajectories with at least two complete observations, in order of time."""
     lists = isinstance(Y, list | tuple) and len({np.shape(path) for path in Y}) > 1
     arrays = [np.asarray(path, dtype=np.float64) for path in Y] if lists else as_array(Y, "Y", missing=True)
     times = list(t) if lists or np.ndim(t) == 2 else [t] * len(arrays)
     if len(times) != len(arrays):
         raise ValueError(
-            f"Y has {len(arrays)} trajectories and t {len(times)} lists of times; give one each."
+            f"Y has {len(arrays)} trajectories but t has {len(times)} lists of times; give one for each."
         )
     for path, own in zip(arrays, times, strict=True):
         values = path[:, None] if path.ndim == 1 else path
@@ -137,7 +141,7 @@ def _paths(Y: Any, t: Any, n_states: int) -> Iterator[_Path]:
         if values.ndim != 2 or values.shape != (len(moments), n_states):
             raise ValueError(
                 f"a trajectory has shape {path.shape} with {len(moments)} times; the model has {n_states} "
-                "state(s), and each time needs one value of each."
+                "state(s), and every time needs one value of each."
             )
         whole = np.flatnonzero(np.isfinite(values).all(1) & np.isfinite(moments))
         order = whole[np.argsort(moments[whole], kind="stable")]
@@ -146,8 +150,8 @@ def _paths(Y: Any, t: Any, n_states: int) -> Iterator[_Path]:
             yield _Path(float(moments[order[0]]), values[order[0]], moments[rest], values[rest])
 
 
-def _simulated(model: Any, paths: list[_Path], n_samples: int, rng: np.random.Generator) -> list[Array]:
-    """Draws (S, T_i, p) of every trajectory from its start; those that begin together are solved together."""
+def _simulate(model: Any, paths: list[_Path], n_samples: int, rng: np.random.Generator) -> list[Array]:
+    """Draws (S, T_i, p) of every trajectory from its start; those that start together are solved together."""
     groups: dict[Any, list[int]] = {}
     shared = _shared_grids(paths)
     for i, path in enumerate(paths):
@@ -164,7 +168,7 @@ def _simulated(model: Any, paths: list[_Path], n_samples: int, rng: np.random.Ge
 
 
 def _shared_grids(paths: list[_Path]) -> dict[float, Array]:
-    """By initial time all later times of its trajectories, unless each has its own: solved in vain mostly."""
+    """All later times of the trajectories with an initial time, unless they share too few of them."""
     found = {}
     for begin in {path.start_time for path in paths}:
         own = [path.time for path in paths if path.start_time == begin]
@@ -174,17 +178,14 @@ def _shared_grids(paths: list[_Path]) -> dict[float, Array]:
     return found
 
 
-def _trained_on(model: Any, Y: Any) -> str:
-    """Words for trajectories that were trained on; of ragged ones nothing is known."""
+def _warn_of_training(model: Any, Y: Any) -> str:
+    """A warning if the model was trained on these trajectories; for ragged ones nothing is known."""
     try:
         paths = as_array(Y, "Y", missing=True)
     except ValueError:
         return ""
     paths = paths[..., None] if paths.ndim == 2 else paths
-    seen = getattr(model, "seen_rows_", None)
-    share, beyond = (0.0, False) if seen is None else judge_seen(seen, np.nan_to_num(paths[:, 0]), paths)
-    told = f"{100 * share:.0f} % of these trajectories are equal to ones that were trained on"
-    return f"{told}, where every overfit looks calibrated." if beyond else ""
+    return parts.warn_of_training(model, np.nan_to_num(paths[:, 0]), paths, "trajectories")
 
 
 def _tiles(seen: _Judged) -> str:
@@ -196,11 +197,11 @@ def _tiles(seen: _Judged) -> str:
     for k, name in enumerate(seen.states):
         of = f" of {escape(name)}" if len(seen.states) > 1 else ""
         items += [
-            (f"{error[k]:.4g}", f"root mean square error{of}"),
-            (f"{100 * inside[k]:.1f} %", f"of observations in their 90 % interval{of}"),
-            (f"{(high - low)[:, k].mean():.4g}", f"mean width of 90 % intervals{of}"),
+            (f"{error[k]:.4g}", f"root mean squared error{of}"),
+            (f"{100 * inside[k]:.1f} %", f"of observations inside their 90 % interval{of}"),
+            (f"{(high - low)[:, k].mean():.4g}", f"mean width of the 90 % intervals{of}"),
         ]
-    items.append(parts.skill(seen.diagnosis, "the start"))
+    items.append(parts.describe_skill(seen.diagnosis, "the initial state"))
     return parts.tiles(items)
 
 
@@ -208,36 +209,36 @@ def _bands(seen: _Judged, model: Any, n_samples: int, rng: np.random.Generator) 
     first = min(path.start_time for path in seen.paths)
     begun = [path for path in seen.paths if path.start_time == first]
     grid = np.linspace(first, max(path.time[-1] for path in begun), GRID)
-    draws = -(-n_samples // len(begun)) * 4  # so many in all that a band is smooth
+    draws = -(-n_samples // len(begun)) * 4  # enough in all for a smooth band
     start = np.stack([path.start for path in begun])
     lines = model.sample(start, grid, draws, random_state=int(rng.integers(2**31)))
     observed = [(np.append(p.start_time, p.time), np.vstack([p.start, p.values])) for p in seen.paths]
-    picture = pictures.trajectory_bands(grid, lines, observed, seen.states)
+    picture = figures.draw_trajectories(grid, lines, observed, seen.states)
     words = (
-        f"<p>Lines are observed trajectories. The band holds 90 % of the simulated ones at each time, which "
-        f"start where {len(begun)} of the observed do, at t = {first:.4g}.</p>"
+        f"<p>Grey lines are observed trajectories. The band holds 90 % of the simulated ones at each time; "
+        f"they start at t = {first:.4g} from the initial states of {len(begun)} observed trajectories.</p>"
     )
-    return [words, parts.figure(picture, "bands", "Observed trajectories and the band of simulated ones")]
+    return [words, parts.figure(picture, "bands", "Observed trajectories and the band of the simulated ones")]
 
 
-def _laws(seen: _Judged) -> list[str]:
-    """Observed values and draws of the same trajectories, in windows of time."""
+def _distributions(seen: _Judged) -> list[str]:
+    """Observed values and draws of the same trajectories, at a few times."""
     time = np.concatenate([path.time for path in seen.paths])
     values, draws = (np.stack(part) for part in zip(*seen.rows(), strict=True))
     chosen = _windows(time)
     titles = [_span(time[rows]) for rows in chosen]
-    found = [
-        "<p>What was observed early, on the way and late, beside the draws of the same trajectories.</p>"
-    ]
+    found = ["<p>Observed values early, midway and late, with the draws of the same trajectories.</p>"]
     for k, name in enumerate(seen.states):
         simulated = [draws[rows, :, k].ravel() for rows in chosen]
-        picture = pictures.laws(simulated, [values[rows, k] for rows in chosen], titles, name, "observed")
-        found.append(parts.figure(picture, f"laws{k}", f"Draws and observations of {name} in time"))
+        picture = figures.draw_distributions(
+            simulated, [values[rows, k] for rows in chosen], titles, name, "observed"
+        )
+        found.append(parts.figure(picture, f"laws{k}", f"Draws and observations of {name} over time"))
     return found
 
 
 def _windows(time: Array) -> list[Array]:
-    """Observations at three times of a common grid, or in three windows of time where few share one."""
+    """Observations at three times of a common grid, or in three windows of time if few share a time."""
     shared, counts = np.unique(time, return_counts=True)
     if np.median(counts) >= _SHARED:
         places = np.unique(np.ceil(len(shared) * np.array([1, 2, 3]) / 3).astype(int) - 1)
@@ -253,7 +254,7 @@ def _span(time: Array) -> str:
 
 def _data(seen: _Judged) -> str:
     lengths = np.array([len(path.time) + 1 for path in seen.paths])
-    columns = {"observations a trajectory": lengths}
+    columns = {"observations per trajectory": lengths}
     columns["time"] = np.concatenate([np.append(path.start_time, path.time) for path in seen.paths])
     values = np.concatenate([np.vstack([path.start, path.values]) for path in seen.paths])
     columns |= {name: values[:, k] for k, name in enumerate(seen.states)}

@@ -1,1 +1,1 @@
-"""Tables from files."""
+"""Tables in files, as data frames."""

@@ -1,131 +1,183 @@
-"""Tables from files and to files: CSV, TSV and Parquet in, the same and JSON out, ``-`` for the terminal.
+"""Tables in files, as pandas data frames: CSV, TSV and Parquet are read and written, JSON is written.
 
-A file is read in chunks: numbers are turned into float64 as they come, so that a million rows need no more
-memory than their numbers. A column with a cell that is no number is kept as text, and only a question for its
-numbers is an error, which then shows that cell and its line.
+``-`` stands for standard input and standard output.
 """
 
 from __future__ import annotations
 
 import csv
-import difflib
 import hashlib
+import io
 import json
-import math
 import os
-import shutil
+import re
 import sys
-import tempfile
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
-from typing import IO, Any, Literal, final
+from typing import IO, Any, final
 
 import numpy as np
+import pandas as pd
 
-from localw2.apps.tables.csv import Array, BadCell, CSVFile, header_names, is_missing, number_in
-from localw2.storage.atomic import replaced
+from localw2._validation import Array
+from localw2._wording import suggest, to_plain
+from localw2.storage.atomic import open_replacement
 
 FORMATS = (".csv", ".tsv", ".parquet", ".json")
-_NUMERIC = ("integer", "floating", "decimal", "boolean", "null")  # types of Arrow
-_WRITTEN = 1 << 14  # rows written at a time
-_LOOKED_AT = 1000  # cells that tell whether a column was meant as numbers
+# Cells with no value, in any case; pandas has further ones, such as #N/A.
+MISSING = frozenset({"", "na", "n/a", "nan", "null", "none"})
+_MISSING_WORDS = sorted({form for word in MISSING for form in (word, word.upper(), word.title())})
+# Before version 3.1 the default of pandas was not exact in the last digit; since then the option is gone.
+_IS_EXACT = tuple(map(int, pd.__version__.split(".")[:2])) >= (3, 1)
+_EXACT: dict[str, Any] = {} if _IS_EXACT else {"float_precision": "round_trip"}
+_DELIMITERS = "\t;,"
+_SNIFFED, _INSPECTED = (
+    10,
+    1000,
+)  # rows that tell the delimiter; rows or cells that tell how numbers are written
+_DECIMAL_COMMA = re.compile(r"\s*[+-]?\d*,\d+([eE][+-]?\d+)?\s*")
+_THOUSANDS = re.compile(r"\s*[+-]?[1-9]\d{0,2},\d{3}\s*")
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Named columns of equal length: float64 with NaN where a value is missing, or text (dtype object).
+    """A data frame, the name of the file it came from and the SHA-256 of that file.
 
-    ``lines`` (N,) is the line of the file that each row begins on, ``bad`` the first cell of each column of
-    text that is no number, ``sha256`` the hash of the bytes that were read.
+    The index numbers the rows of the file from 0, also where some rows have been dropped. Messages number
+    rows from 1.
 
-    >>> table = Table(("x", "day"), {"x": np.array([1.0, 2.0]), "day": np.array(["Mo", "Tu"], object)},
-    ...               np.array([2, 3]), "days.csv", bad={"day": BadCell("Mo", 2)})
+    >>> table = Table(pd.DataFrame({"x": [1.0, 2.0], "day": ["Mo", "Tu"]}), "days.csv")
     >>> table.numbers(["x"]).tolist()
     [[1.0], [2.0]]
     >>> table.numbers(["day"])
     Traceback (most recent call last):
-    ValueError: column 'day' of days.csv holds text: 'Mo' on line 2 is no number. ...
+    ValueError: column 'day' of days.csv must be numeric, but 'Mo' in row 1 is not a number. ...
     """
 
-    names: tuple[str, ...]
-    columns: dict[str, Array] = field(repr=False)
-    lines: Array = field(repr=False)
+    frame: Any = field(repr=False)
     source: str
-    bad: dict[str, BadCell] = field(default_factory=dict, repr=False)
     sha256: str = ""
 
     @property
+    def names(self) -> list[str]:
+        """The names of the columns."""
+        return list(self.frame.columns)
+
+    @property
     def n_rows(self) -> int:
-        """How many rows there are."""
-        return len(self.lines)
+        """The number of rows."""
+        return len(self.frame)
 
-    def column(self, name: str) -> Array:
-        """One column (N,), numbers or text; a ValueError names the near ones of an unknown name."""
-        if name not in self.columns:
-            raise ValueError(f"{self.source} has no column {name!r}. {_near(name, self.names)}")
-        return self.columns[name]
+    def column(self, name: str) -> Any:
+        """One column; for an unknown name a ValueError suggests similar ones."""
+        if name not in self.frame.columns:
+            hint = suggest(name, self.names, "Its columns are")
+            raise ValueError(f"{self.source} has no column {name!r}. {hint}")
+        return self.frame[name]
 
-    def numbers(self, names: Sequence[str]) -> Array:
-        """These columns side by side, (N, p) float64, or what is wrong with the first bad cell of them."""
-        for name in names:
-            self._check_numeric(name)
-        values = np.column_stack([self.columns[name] for name in names])
+    def features(self, names: Sequence[str]) -> Any:
+        """These columns as a frame with text and missing values, checked for mistakes in numeric columns.
+
+        Infinite numbers are refused, and so is a text column in which more than half of the cells are
+        numbers: treated as categorical, a numeric column with a typo would be useless.
+        """
+        columns = [self.column(name) for name in names]
         if self.n_rows == 0:
             raise ValueError(f"{self.source} has a header but no rows; at least one row is needed.")
-        if (infinite := np.argwhere(np.isinf(values))).size:
-            row, column = infinite[0]
-            raise ValueError(
-                f"column {names[column]!r} of {self.source} is infinite on line {self.lines[row]}, which has "
-                "no distance to anything. Correct that cell, or leave it empty and add --drop-missing."
-            )
-        if (missing := np.isnan(values)).any():
-            rows = missing.any(1)
-            few = ", ".join(str(name) for name, hit in zip(names, missing.any(0), strict=True) if hit)
+        for name, column in zip(names, columns, strict=True):
+            if is_numeric(column):
+                self._check_finite(name, column)
+            elif is_mostly_numeric(column):
+                raise ValueError(
+                    f"column {name!r} of {self.source} is mostly numeric, but {self._describe_cell(column)} "
+                    "Correct the cell or leave the column out. If its values are categories, begin each "
+                    "with a letter."
+                )
+        return self.frame[list(names)]
+
+    def numbers(self, names: Sequence[str], missing: bool = False) -> Array:
+        """These columns as an array (N, p) of float64; a ValueError names the first unusable cell.
+
+        With ``missing``, missing values are allowed, as NaN.
+        """
+        for name in names:
+            if not is_numeric(column := self.column(name)) and self.n_rows:
+                raise ValueError(
+                    f"column {name!r} of {self.source} must be numeric, but {self._describe_cell(column)} "
+                    "Correct the cell, leave the column out, or encode it as numbers."
+                )
+        frame = self.features(names)
+        values = np.column_stack([frame[name].to_numpy(np.float64, na_value=np.nan) for name in names])
+        gaps = np.isnan(values)
+        if gaps.any() and not missing:
+            rows = gaps.any(1)
+            few = ", ".join(name for name, hit in zip(names, gaps.any(0), strict=True) if hit)
             raise ValueError(
                 f"{rows.sum()} of {self.n_rows} rows of {self.source} have missing values in {few}, the "
-                f"first on line {self.lines[rows.argmax()]}. Add --drop-missing to leave these rows out, or "
-                "fill them in first."
+                f"first of them row {self.frame.index[rows.argmax()] + 1}. Add --drop-missing to leave these "
+                "rows out, or fill them in first."
             )
         return values
 
-    def complete(self, names: Sequence[str]) -> Array:
-        """A mask (N,) of the rows with no missing value in these columns, which must be numbers."""
-        for name in names:
-            self._check_numeric(name)
-        whole: Array = ~np.isnan(np.column_stack([self.columns[name] for name in names])).any(1)
-        return whole
+    def _check_finite(self, name: str, column: Any) -> None:
+        infinite = np.isinf(column.to_numpy(np.float64, na_value=np.nan))
+        if infinite.any():
+            row = self.frame.index[infinite.argmax()] + 1
+            raise ValueError(
+                f"column {name!r} of {self.source} is infinite in row {row}; distances to that row are "
+                "undefined. Correct the cell or leave it empty."
+            )
 
-    def rows(self, which: Array) -> Table:
-        """The table of some rows, by a mask (N,) or by their numbers."""
-        columns = {name: values[which] for name, values in self.columns.items()}
-        return Table(self.names, columns, self.lines[which], self.source, self.bad, self.sha256)
-
-    def mostly_numbers(self, name: str) -> bool:
-        """Whether a column of text looks like one of numbers with some cells gone wrong."""
-        cells = [cell for cell in self.columns[name][:_LOOKED_AT].tolist() if not is_missing(cell)]
-        return 2 * sum(number_in(cell) is not None for cell in cells) > len(cells)
-
-    def _check_numeric(self, name: str) -> None:
-        if self.column(name).dtype != object:
-            return
-        cell = self.bad[name]
-        cause = f" ({cell.cause})" if cell.cause else ""
-        raise ValueError(
-            f"column {name!r} of {self.source} holds text: {cell.cell[:60]!r} on line {cell.line} is no "
-            f"number{cause}. Correct the cell, leave the column out, or write it as numbers."
-        )
+    def _describe_cell(self, column: Any) -> str:
+        """Say which cell of a text column is not a number, and what may help."""
+        row, cell = next(_text_cells(column), (column.index[0], column.iloc[0]))
+        hint = ""
+        if "," in str(cell) and parse_number(str(cell).replace(",", "")) is not None:
+            hint = (
+                " If its comma is a decimal comma, add --decimal comma, and use one decimal mark throughout."
+            )
+        return f"{str(cell)[:60]!r} in row {row + 1} is not a number.{hint}"
 
 
-def _near(name: str, known: Sequence[str]) -> str:
-    folded = {other.casefold(): other for other in reversed(known)}
-    close = difflib.get_close_matches(name.casefold(), list(folded), n=3, cutoff=0.5)
-    if close:
-        return f"Did you mean {' or '.join(repr(folded[other]) for other in close)}?"
-    shown = ", ".join(known[:20]) + (", ..." if len(known) > 20 else "")
-    return f"Its columns are {shown}."
+def is_numeric(column: Any) -> bool:
+    """Whether a column holds numbers or truth values, or nothing at all."""
+    return getattr(column.dtype, "kind", "O") in "iufb" or bool(column.isna().all())
+
+
+def is_mostly_numeric(column: Any) -> bool:
+    """Whether a text column looks like a numeric one in which some cells went wrong.
+
+    >>> is_mostly_numeric(pd.Series(["1", "2", "3?"])), is_mostly_numeric(pd.Series(["red", "4"]))
+    (True, False)
+    """
+    if str(column.dtype) == "category":
+        return False
+    cells = [str(cell).replace(",", "") for cell in column.dropna().iloc[:_INSPECTED]]
+    numbers = sum(parse_number(cell) is not None for cell in cells)
+    return 2 * numbers > len(cells) and next(_text_cells(column), None) is not None
+
+
+def _text_cells(column: Any) -> Iterator[tuple[int, Any]]:
+    return ((row, cell) for row, cell in column.dropna().items() if parse_number(cell) is None)
+
+
+def parse_number(cell: Any) -> float | None:
+    """Read a cell as a number; None if it is not one.
+
+    >>> parse_number(" 1e3"), parse_number("1_000"), parse_number("x")
+    (1000.0, None, None)
+    """
+    if isinstance(cell, bool) or (isinstance(cell, str) and "_" in cell):
+        return None
+    try:
+        return float(cell)
+    except (TypeError, ValueError):
+        return None
 
 
 # --- reading --------------------------------------------------------------------------------------------
@@ -134,177 +186,231 @@ def _near(name: str, known: Sequence[str]) -> str:
 def read_table(path: str | os.PathLike[str], decimal: str = "auto") -> Table:
     """Read a CSV, TSV or Parquet file, or standard input (``-``).
 
-    The delimiter (comma, semicolon, tab) is that of the header line. ``decimal`` is "point", "comma" or
-    "auto": in a file with semicolons commas are decimal ones, unless they could as well mark thousands.
+    The delimiter (comma, semicolon or tab) is detected. ``decimal`` is "point", "comma" or "auto", which
+    takes decimal commas in files with semicolons, unless the commas could also separate thousands.
 
+    >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, "a.csv").write_text("x;day\\n0,5;2024-01-01\\n;2024-01-02\\n")
     ...     table = read_table(Path(folder, "a.csv"))
-    >>> table.names, table.columns["x"].tolist(), table.columns["day"].tolist()
-    (('x', 'day'), [0.5, nan], ['2024-01-01', '2024-01-02'])
+    >>> table.frame["x"].tolist(), table.frame["day"].tolist()
+    ([0.5, nan], ['2024-01-01', '2024-01-02'])
     """
     if decimal not in ("auto", "point", "comma"):
-        raise ValueError(f"decimal={decimal!r} is not known; give 'auto', 'point' or 'comma'.")
+        raise ValueError(f"decimal={decimal!r} is not known; choose 'auto', 'point' or 'comma'.")
     name = os.fspath(path)
-    with _opened(name) as file:
-        source = "standard input" if name == "-" else Path(name).name
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]  # it is a file
+    source = "standard input" if name == "-" else Path(name).name
+    with io.BytesIO(sys.stdin.buffer.read()) if name == "-" else open(name, "rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         file.seek(0)
         start = file.read(4)
         file.seek(0)
-        if start == b"PAR1":
-            return _parquet(file, source, sha256)
         if start.startswith(b"PK\3\4"):
-            raise ValueError(f"{source} is a zip or Excel file; save the sheet as CSV and give that.")
+            raise ValueError(f"{source} is a zip or Excel file; save the sheet as CSV and use that.")
         if start.startswith(b"\x1f\x8b"):
-            raise ValueError(
-                f"{source} is compressed; give it as it is inside: gunzip -c FILE | localw2 ... -"
-            )
+            raise ValueError(f"{source} is compressed; unpack it first: gunzip -c FILE | localw2 ... -")
+        if start == b"PAR1":
+            return Table(_read_parquet(file, source), source, sha256)
         encoding = "utf-16" if start[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
         try:
-            parsed = CSVFile(file, encoding, source, decimal)
-            columns, lines, bad = parsed.read()
-            return Table(parsed.names, columns, lines, source, bad, sha256)
+            return Table(_read_csv(file, encoding, source, decimal), source, sha256)
         except UnicodeDecodeError as error:
             raise ValueError(
                 f"{source} is not UTF-8 text ({error.reason}: byte {error.object[error.start]:#04x}). Save "
-                "it as UTF-8, as in: iconv -f latin1 -t utf-8 FILE > NEW."
+                "it as UTF-8, for example by: iconv -f latin1 -t utf-8 FILE > NEW."
             ) from None
 
 
-@contextmanager
-def _opened(name: str) -> Iterator[IO[bytes]]:
-    """The bytes of a file that can be read twice: standard input goes by way of a temporary file."""
-    if name != "-":
-        with open(name, "rb") as file:
-            yield file
-        return
-    with tempfile.TemporaryFile() as copy:
-        shutil.copyfileobj(sys.stdin.buffer, copy)
-        copy.seek(0)
-        yield copy
-
-
-def _parquet(file: IO[bytes], source: str, sha256: str) -> Table:
-    arrow, parquet = _arrow()
+def _read_csv(file: IO[bytes], encoding: str, source: str, decimal: str) -> Any:
     try:
-        stored = parquet.ParquetFile(file)
-        names = header_names(stored.schema_arrow.names, source)
-        n_rows, kinds = stored.metadata.num_rows, stored.schema_arrow.types
-        numeric = [any(getattr(arrow.types, f"is_{known}")(kind) for known in _NUMERIC) for kind in kinds]
-        columns = {
-            name: np.empty(n_rows, np.float64 if number else object)
-            for name, number in zip(names, numeric, strict=True)
-        }
-        start = 0
-        # Group by group, so that a large file is never held twice.
-        for group in range(stored.num_row_groups):
-            part = stored.read_row_group(group)
-            for name, column, number in zip(names, part.columns, numeric, strict=True):
-                columns[name][start : start + len(column)] = _parquet_cells(arrow, column, number)
-            start += part.num_rows
+        delimiter, rows = _sniff(file, encoding)
+        names = _read_header(rows, delimiter, source)
+        # Where commas separate the cells, a comma inside a cell is not taken for a decimal comma.
+        commas = decimal == "comma" or (
+            decimal == "auto"
+            and delimiter == ";"
+            and any(
+                _DECIMAL_COMMA.fullmatch(cell) and not _THOUSANDS.fullmatch(cell)
+                for row in rows[1:]
+                for cell in row
+            )
+        )
+        file.seek(0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)  # cells beyond the header would be lost
+            frame = pd.read_csv(
+                file,
+                sep=delimiter,
+                decimal="," if commas else ".",
+                encoding=encoding,
+                header=0,
+                names=names,
+                index_col=False,
+                na_values=_MISSING_WORDS,
+                low_memory=False,  # in parts, a column could come as numbers here and as text there
+                **_EXACT,
+            )
+    except (pd.errors.ParserError, pd.errors.ParserWarning, csv.Error) as error:
+        _check_widths(file, encoding, source)
+        reason = " ".join(str(error).split())
+        raise ValueError(
+            f"{source} is not a valid CSV file ({reason}). Look for a quote that is not closed; quotes "
+            "inside a cell must be doubled."
+        ) from None
+    if frame.iloc[:, -1].isna().any():  # short rows are filled up silently
+        _check_widths(file, encoding, source)
+    for name in names:
+        if not is_numeric(frame[name]) and (numbers := _convert(frame[name])) is not None:
+            frame[name] = numbers
+    return frame
+
+
+def _sniff(file: IO[bytes], encoding: str) -> tuple[str, list[list[str]]]:
+    """The delimiter that cuts the header into most cells, and the next rows into as many; the first rows."""
+
+    def count_cells(delimiter: str) -> tuple[bool, int]:
+        counts = [len(row) for row in found[delimiter][:_SNIFFED]]
+        return len(set(counts)) == 1 and counts[0] > 1, max(counts[:1], default=0)
+
+    found = {}
+    for delimiter in _DELIMITERS:
+        with _open_text(file, encoding) as text:
+            rows = (row for row in csv.reader(text, delimiter=delimiter) if any(cell.strip() for cell in row))
+            found[delimiter] = list(islice(rows, _INSPECTED))
+    best = max(_DELIMITERS, key=count_cells)
+    return best, found[best]
+
+
+@contextmanager
+def _open_text(file: IO[bytes], encoding: str) -> Iterator[IO[str]]:
+    file.seek(0)
+    text = io.TextIOWrapper(file, encoding, newline="")
+    try:
+        yield text
+    finally:
+        text.detach()  # otherwise the file would be closed along with it
+
+
+def _read_header(rows: list[list[str]], delimiter: str, source: str) -> list[str]:
+    """The names in the header, or what is wrong with them; a blank one is named by its position."""
+    if not rows:
+        raise ValueError(f"{source} is empty; it needs a header line with the names of its columns.")
+    cells = rows[0]
+    if cells[0].startswith("sep=") and not any(cells[1:]):
+        raise ValueError(
+            f"the first line of {source} is {delimiter.join(cells)!r}, an instruction to Excel. Remove it; "
+            "the delimiter is detected without it."
+        )
+    if all(parse_number(cell) is not None for cell in cells):
+        raise ValueError(
+            f"the first line of {source} contains only numbers ({', '.join(cells[:4])}), so it is not a "
+            "header. Add a first line with the names of the columns."
+        )
+    return _check_names([cell.strip() or f"column{place}" for place, cell in enumerate(cells, 1)], source)
+
+
+def _check_names(names: list[str], source: str) -> list[str]:
+    if repeated := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+        shown = ", ".join(repr(name) for name in repeated)
+        raise ValueError(f"{source} has more than one column named {shown}; rename them.")
+    return names
+
+
+def _check_widths(file: IO[bytes], encoding: str, source: str) -> None:
+    """Raise for the first row with more or fewer cells than the header."""
+    delimiter, rows = _sniff(file, encoding)
+    with _open_text(file, encoding) as text:
+        reader = csv.reader(text, delimiter=delimiter)
+        for row in reader:
+            if len(row) != len(rows[0]) and any(cell.strip() for cell in row):
+                raise ValueError(
+                    f"line {reader.line_num} of {source} has {len(row)} cells, but the header has "
+                    f"{len(rows[0])}. Quote cells that contain {delimiter!r}, and leave missing ones empty."
+                )
+
+
+def _convert(column: Any) -> Any:
+    """A column that pandas took for text as numbers, where it is: None if it is not.
+
+    That are integers of many digits, missing values with blanks around them, and decimal points in a file
+    of decimal commas.
+    """
+    values = np.empty(len(column))
+    for place, cell in enumerate(column):
+        number = parse_number(cell)
+        if number is None and not (isinstance(cell, str) and cell.strip().lower() in MISSING):
+            return None
+        values[place] = np.nan if number is None else number
+    return values
+
+
+def _read_parquet(file: IO[bytes], source: str) -> Any:
+    arrow = _import_arrow()
+    try:
+        frame = pd.read_parquet(file, engine="pyarrow")
     except (arrow.ArrowException, OSError) as error:
-        raise ValueError(f"{source} is no valid Parquet file: {error}") from None
-    bad = {}
-    for name, kind, number in zip(names, kinds, numeric, strict=True):
-        if not number:
-            first = next((place for place, cell in enumerate(columns[name]) if cell), 0)
-            cell = "".join(columns[name][first : first + 1])
-            bad[name] = BadCell(cell, first + 1, f"the column's type is {kind}")
-    return Table(names, columns, np.arange(1, n_rows + 1), source, bad, sha256)
+        raise ValueError(f"{source} is not a valid Parquet file: {error}") from None
+    # An index with a name was a column of the file; others only number the rows.
+    frame = frame.reset_index(drop=all(name is None for name in frame.index.names))
+    frame.columns = _check_names([str(name) for name in frame.columns], source)
+    for name, column in frame.items():
+        if pd.api.types.infer_dtype(column) == "decimal":
+            frame[name] = column.astype(np.float64)
+    return frame
 
 
-def _parquet_cells(arrow: Any, column: Any, number: bool) -> Any:
-    """A part of a column as float64, NaN where nothing is, or as text."""
-    if not number:
-        return ["" if value is None else str(value) for value in column.to_pylist()]
-    # Arrow has no way from truth values to numbers but by way of small integers.
-    whole = column.cast(arrow.int8()) if arrow.types.is_boolean(column.type) else column
-    return whole.cast(arrow.float64()).to_numpy()
-
-
-def _arrow() -> tuple[Any, Any]:
+def _import_arrow() -> Any:
     try:
         import pyarrow
-        import pyarrow.parquet
     except ImportError:
         raise ImportError("Parquet needs pyarrow: pip install 'localw2[tables]', or use CSV.") from None
-    return pyarrow, pyarrow.parquet
+    return pyarrow
 
 
 # --- writing --------------------------------------------------------------------------------------------
 
 
 def write_table(path: str | os.PathLike[str], columns: Mapping[str, Any]) -> None:
-    """Write columns of equal length in the format that the name ends in; ``-`` is CSV on standard output.
+    """Write columns of equal length in the format of the file's ending; ``-`` is CSV to standard output.
 
-    Numbers are written with all their digits (``repr``), so that they are read again as the same float64;
-    NaN is an empty cell, or null. A file appears as a whole or not at all.
+    Numbers are written with all their digits, so that they are read again as the same float64. Missing
+    values become empty cells, or null. A file appears complete or not at all.
 
     >>> write_table("-", {"row": np.array([1, 2]), "mean": np.array([0.1, np.nan])})
     row,mean
     1,0.1
     2,
     """
-    name = os.fspath(path)
+    frame, name = pd.DataFrame(columns), os.fspath(path)
     if name == "-":
-        _write_csv(sys.stdout, columns, ",")
+        _write_csv(frame, sys.stdout, ",")
         return
     check_format(name)
-    if name.lower().endswith(".parquet"):
-        arrow, parquet = _arrow()
-        with replaced(name, "wb") as file:
-            parquet.write_table(arrow.table({key: _arrow_cells(v) for key, v in columns.items()}), file)
-        return
-    with replaced(name, "w") as file:
-        if name.lower().endswith(".json"):
-            json.dump(plain_columns(columns), file)
-            file.write("\n")
+    ending = Path(name).suffix.lower()
+    with open_replacement(name, "wb" if ending == ".parquet" else "w") as file:
+        if ending == ".parquet":
+            frame.to_parquet(file, engine="pyarrow", index=False)
+        elif ending == ".json":
+            file.write(json.dumps(to_plain(frame.to_dict("list"))) + "\n")
         else:
-            _write_csv(file, columns, "\t" if name.lower().endswith(".tsv") else ",")
+            _write_csv(frame, file, "\t" if ending == ".tsv" else ",")
 
 
 def check_format(path: str) -> None:
-    """Raise unless a table can be written under this name, which long work had better know before."""
+    """Raise unless a table can be written under this name: better before long work than after it."""
     if path == "-":
         return
-    if Path(path).suffix.lower() not in FORMATS:
-        raise ValueError(f"{path!r} says no format; let the name end in {', '.join(FORMATS)}, or give - .")
+    ending = Path(path).suffix.lower()
+    if ending not in FORMATS:
+        raise ValueError(f"{path!r} has no known format; use a name that ends in {', '.join(FORMATS)}, or -.")
+    if ending == ".parquet":
+        _import_arrow()
     if not Path(path).absolute().parent.is_dir():
-        raise FileNotFoundError(f"{path!r}: its folder does not exist; create it first.")
+        raise FileNotFoundError(f"the folder of {path!r} does not exist; create it first.")
 
 
-def plain_columns(columns: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Columns as JSON has them: lists, with None for what is not finite."""
-    return {name: _json_cells(np.asarray(values)) for name, values in columns.items()}
-
-
-def _json_cells(values: Array) -> list[Any]:
-    cells: list[Any] = values.tolist()
-    if values.dtype.kind == "f" and not np.isfinite(values).all():
-        return [cell if math.isfinite(cell) else None for cell in cells]
-    return cells
-
-
-def _cells(values: Array) -> list[Any]:
-    cells: list[Any] = values.tolist()
-    if values.dtype.kind == "f" and np.isnan(values).any():
-        return ["" if cell != cell else cell for cell in cells]
-    return cells
-
-
-def _arrow_cells(values: Any) -> Any:
-    array = np.asarray(values)
-    return array.tolist() if array.dtype.kind in "OU" else array
-
-
-def _write_csv(file: IO[str], columns: Mapping[str, Any], delimiter: str) -> None:
-    arrays = [np.asarray(values) for values in columns.values()]
-    # Python leaves a carriage return without quotes, where a reader takes it for the end of a line.
-    words = [columns, *(values.tolist() for values in arrays if values.dtype.kind in "OU")]
-    returns = any("\r" in str(word) for cells in words for word in cells)
-    quoting: Literal[0, 1] = csv.QUOTE_ALL if returns else csv.QUOTE_MINIMAL
-    writer = csv.writer(file, delimiter=delimiter, lineterminator="\n", quoting=quoting)
-    writer.writerow(columns)
-    for start in range(0, len(arrays[0]), _WRITTEN):
-        writer.writerows(zip(*(_cells(v[start : start + _WRITTEN]) for v in arrays), strict=True))
+def _write_csv(frame: Any, file: IO[str], delimiter: str) -> None:
+    # Python does not quote a carriage return, which a reader takes for the end of a line.
+    words = [*frame.columns, *(cell for name in frame for cell in frame[name] if isinstance(cell, str))]
+    quoting = csv.QUOTE_ALL if any("\r" in word for word in words) else csv.QUOTE_MINIMAL
+    frame.to_csv(file, sep=delimiter, index=False, lineterminator="\n", quoting=quoting)

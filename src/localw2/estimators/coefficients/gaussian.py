@@ -1,4 +1,4 @@
-"""Gaussian laws of random coefficients: maximum likelihood, matching in balls, what x can tell of them."""
+"""Gaussian laws of random coefficients: maximum likelihood, matching in balls, and identifiability."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from localw2.balls.neighborhoods import Neighborhoods
 from localw2.losses.discrepancies import SquaredW2
 from localw2.losses.objective import Objective
 
-# Each round takes its center, scale and balls from the one before; after three, more rounds moved the SDs of
-# the linear example by 2 % of their standard errors.
+# Each round takes its center, scale and balls from the one before; after three, further rounds moved the SDs
+# of the linear example by 2 % of their standard errors.
 ROUNDS = 3
-# The smallest scale of a row, as a share of the residuals' SD: a row that a first fit thinks (nearly) free of
-# noise would otherwise outweigh all others.
+# The smallest scale of a row, as a fraction of the residuals' SD: a row that a first fit takes to be (nearly)
+# free of noise would otherwise outweigh all others.
 SCALE_FLOOR = 0.05
 # Bounds the likelihood, which is infinite where a row with no spread is fitted exactly.
 VARIANCE_FLOOR = 1e-8
@@ -31,11 +31,16 @@ Slope = Callable[[Array], tuple[float, Array]]
 
 @final
 @dataclass(frozen=True)
-class Law:
+class CoefficientLaw:
     """The Gaussian law of the coefficients, intercept first: mean (p + 1,), covariance (p + 1, p + 1)."""
 
     mean: Array
     covariance: Array
+
+    def moments(self, x: Array) -> tuple[Array, Array]:
+        """Mean and standard deviation of y at rows x (N, p), (N,) each."""
+        design = with_ones(x)
+        return design @ self.mean, np.sqrt(self.variance(design))
 
     @property
     def std(self) -> Array:
@@ -54,10 +59,10 @@ class Law:
 class Frame:
     """The rows in units where every fit is well conditioned, so that fits do not depend on the user's units.
 
-    (1, x) times ``turn`` is ``design``; ``y`` is shifted and divided by its residuals' SD. Independent
+    (1, x) times ``turn`` is ``design``; ``y`` is shifted and divided by the SD of its residuals. Independent
     coefficients only allow each column its own unit; a full covariance allows any basis, so an orthonormal
-    one. A covariance is ``factor @ factor.T``, with entries of the factor ``free`` or zero. Signs of a factor
-    do not matter, so s = 0 is no boundary for it, and a minimiser there is found like any other.
+    one is used. A covariance is ``factor @ factor.T``, with entries of the factor ``free`` or zero. The sign
+    of a factor does not matter, so s = 0 is not a boundary, and a minimiser there is found like any other.
     """
 
     design: Array
@@ -123,12 +128,12 @@ class Frame:
         best[self.free] = found.x
         return float(found.fun), best
 
-    def law(self, factor: Array) -> Law:
+    def law(self, factor: Array) -> CoefficientLaw:
         """Back to the user's units."""
         mean = self.turn @ self.regress(self.variance(factor)) * (self.scale or 1)
         mean[0] += self.shift
         spread = self.turn @ factor * self.scale
-        return Law(mean, spread @ spread.T)
+        return CoefficientLaw(mean, spread @ spread.T)
 
 
 def most_likely(frame: Frame) -> Array:
@@ -189,7 +194,7 @@ def _w2_of_variance(objective: Objective, center: Tensor, noise: Tensor) -> Slop
 
 
 def _alike(frame: Frame, variance: Array, n_neighbors: int) -> Neighborhoods:
-    r"""Balls of rows whose variance reacts alike to every free entry of the covariance.
+    r"""Balls of rows whose variance responds similarly to every free entry of the covariance.
 
     The rows' features are :math:`x_j x_k/\sigma^2(x)`, whitened: the loss averages the score of a spread,
     which is linear in them, over a ball, so what varies inside it is lost.
@@ -228,7 +233,7 @@ def with_ones(x: Array) -> Array:
 
 
 def warn_if_unidentified(x: Array, names: list[str], full: bool) -> None:
-    """Say which means and spreads these x cannot tell from others."""
+    """Warn of means and spreads that these x do not identify."""
     design = _in_units(with_ones(x))
     free = free_entries(design.shape[1], full)
     means = [name for name, lost in zip(names, _traded(design), strict=True) if lost]
@@ -239,30 +244,30 @@ def warn_if_unidentified(x: Array, names: list[str], full: bool) -> None:
     if means:
         warnings.warn(
             f"The mean of {', '.join(means)} is not identifiable from these x: these columns of (1, x) are "
-            "combinations of one another. The fit takes the smallest such coefficients; predictions are not "
-            "affected. Drop a column to read them.",
-            stacklevel=4,
+            "linear combinations of one another. The fit takes the smallest such coefficients; predictions "
+            "are not affected. Drop a column to interpret them.",
+            stacklevel=3,
         )
     if spreads:
         terms = "products of (1, x)" if full else "squares of (1, x)"
         warnings.warn(
             f"The spread of {', '.join(spreads)} is not identifiable from these {len(x)} rows: the variance "
             f"of y is linear in the {terms}, and these can stand in for one another (a constant or +-1 "
-            "column, a 0/1 column with covariance='full', too few rows). The SDs are one choice of many that "
-            "fit alike. Drop or merge such columns, or add rows.",
-            stacklevel=4,
+            "column, a 0/1 column with covariance='full', too few rows). The SDs are one of many that fit "
+            "equally well. Drop or merge such columns, or add rows.",
+            stacklevel=3,
         )
 
 
 def _traded(columns: Array) -> Array:
-    """Which columns are combinations of others, so that their coefficients can be traded without a trace."""
+    """Which columns are combinations of others, so that their coefficients can be exchanged."""
     lengths, directions = _spectrum(columns)
     found: Array = (np.abs(directions[lengths == 0]) > 1e-3).any(0)
     return found
 
 
 def _drowned(columns: Array) -> Array:
-    """Which shares of a variance the noise of squared residuals drowns: standard errors above the whole."""
+    """Which parts of a variance drown in the noise of squared residuals: standard errors above the whole."""
     lengths, directions = _spectrum(columns)
     seen = lengths > 0
     # A squared Gaussian residual has SD sqrt(2) times its mean.

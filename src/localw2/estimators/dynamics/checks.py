@@ -1,4 +1,4 @@
-"""What is looked at before an ODE is learned, and what is told after."""
+"""Checks before an ODE is learned, and warnings afterwards."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from localw2.models.paths import ACCEPTED, Observe, ObservedPaths
 if TYPE_CHECKING:
     from localw2.estimators.dynamics.trajectories import Trajectories
     from localw2.losses.objective import Objective
-    from localw2.training.loop import Fit
+    from localw2.training.config import Fit
 
 
 def check_observed(data: Trajectories, observe: Observe | None) -> None:
-    """Raise if trajectories do not show their states one by one and nothing tells what they show."""
+    """Raise if Y has other columns than the states and no function says how they are observed."""
     d, p = data.initial.shape[1], data.values.shape[1]
     if observe is None and d != p:
         raise ValueError(
@@ -30,18 +30,18 @@ def check_observed(data: Trajectories, observe: Observe | None) -> None:
 
 
 def warn_of_skipped(fit: Fit) -> None:
-    """Tell when the law was learned without many of its own draws."""
+    """Warn when many steps were skipped, so that some draws did not take part."""
     if fit.skipped > 0.1 * len(fit.history):
         warnings.warn(
-            f"{fit.skipped} of {len(fit.history)} steps were skipped as a simulated trajectory exploded; the "
-            "law is learned from the others and may miss its own tail. Start closer, or choose laws "
+            f"{fit.skipped} of {len(fit.history)} steps were skipped because a trajectory exploded; "
+            "the law is learned from the others and may lack its tail. Start closer, or choose laws "
             "(LogNormal, PushForward) that keep parameters where the equation can be solved.",
             stacklevel=3,
         )
 
 
 def warn_of_far_guesses(field: RandomField, fit: Fit) -> None:
-    """Tell when a parameter went so far from its guess that the steps may not have sufficed."""
+    """Warn when a parameter moved so far from its guess that the steps may not have sufficed."""
     if not isinstance(field, FunctionField):
         return
     reach = LOCATION_STEP * sum(fit.config.rate(epoch) for epoch in range(len(fit.history)))
@@ -49,29 +49,29 @@ def warn_of_far_guesses(field: RandomField, fit: Fit) -> None:
     if far:
         moved = ", ".join(f"{name} by {distance:+.2g}" for name, distance in far.items())
         warnings.warn(
-            f"the fit moved {moved} standard deviations of the first guess, near the {reach:.2g} that its "
-            "steps allow, and may have stopped on the way. Start closer: give the mean (and a larger std) of "
+            f"the fit moved {moved} standard deviations of the initial guess, close to the {reach:.2g} that "
+            "its steps allow, and may not have converged. Start closer: give the mean (and a larger std) of "
             "the parameter, or more max_epochs.",
             stacklevel=3,
         )
 
 
 def warn_of_coarse_times(paths: ObservedPaths, inputs: Tensor, seed: int) -> None:
-    """Tell when states between the times that were solved for are not what the equation says."""
+    """Warn when states interpolated between the solved times deviate from the equation."""
     error = 0.0
     with suppress(SolverError):
         error = paths.interpolation_error(inputs, torch.Generator().manual_seed(seed))
     if error > 10 * ACCEPTED:
         warnings.warn(
-            f"states between {paths.knots} solved times are off by {error:.1%} of their spread: the learned "
-            "equation moves faster than its observations show. Do not trust the fit; give fewer distinct "
-            "times (round them), or a shorter span.",
-            stacklevel=4,
+            f"states interpolated between {paths.knots} solved times are off by {error:.1%} of their spread: "
+            "the learned equation moves faster than the observations show. Do not trust the fit; give fewer "
+            "distinct times (round them), or a shorter span.",
+            stacklevel=3,
         )
 
 
 def check_functions(paths: ObservedPaths, inputs: Tensor, objective: Objective, seed: int) -> None:
-    """One look at what the functions give, before hours of training."""
+    """Try the functions once before hours of training."""
     generator = torch.Generator(inputs.device).manual_seed(seed)
     initial = inputs[:1, 1 + paths.n_times :]
     with torch.no_grad():
@@ -87,7 +87,7 @@ def check_functions(paths: ObservedPaths, inputs: Tensor, objective: Objective, 
             ) from error
         if paths.observe is not None:
             _check_observe(paths.observe, initial, objective.y.shape[1] // paths.n_times)
-    with suppress(SolverError):  # training tells of it, with the epoch
+    with suppress(SolverError):  # training reports it, with the epoch
         paths.refine(inputs, generator)
 
 

@@ -1,11 +1,9 @@
-"""Differential equations with random parameters, learned from trajectories in one ``fit``."""
+"""``LocalW2ODE``: differential equations with random parameters, learned from trajectories."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -15,6 +13,7 @@ from torch import Tensor
 
 from localw2._validation import Array, as_array, check_count, check_flag
 from localw2.balls.norms import Norm
+from localw2.estimators import settings, stored_values
 from localw2.estimators.dynamics.checks import (
     check_functions,
     check_observed,
@@ -23,80 +22,81 @@ from localw2.estimators.dynamics.checks import (
     warn_of_skipped,
 )
 from localw2.estimators.dynamics.parameters import LearnedParameters
-from localw2.estimators.dynamics.storing import function_print, restore_ode, store_ode
-from localw2.estimators.dynamics.trajectories import Rows, Trajectories, near_initial
-from localw2.estimators.judged import JudgedPaths, seen_paths
-from localw2.estimators.settings import (
-    LARGEST,
-    adopt,
-    check_files,
-    check_range,
-    device_of,
-    discrepancy_of,
-    fingerprint,
-    fit_seed,
-    fresh_seed,
+from localw2.estimators.dynamics.storing import (
+    FUNCTIONS,
+    describe_function,
+    hash_function,
+    match_function,
+    restore_laws,
+    restore_ode,
+    store_ode,
 )
+from localw2.estimators.dynamics.trajectories import Rows, Trajectories, near_initial
+from localw2.estimators.judged import JudgedPaths, sketch_paths
 from localw2.losses.discrepancies import Discrepancy, SquaredW2
 from localw2.losses.objective import Objective
 from localw2.models.fields import FunctionField, NetworkField, RandomField, parameter_names
 from localw2.models.laws import as_laws
 from localw2.models.ode import FIXED, RandomODE, check_times
 from localw2.models.paths import ObservedPaths
-from localw2.storage.model_file import Stored, write
-from localw2.training.config import FitConfig
-from localw2.training.loop import Fit, train
+from localw2.storage.model_file import Stored
+from localw2.training.config import Fit, FitConfig
+from localw2.training.loop import train
+
+if TYPE_CHECKING:
+    from localw2.judging.seen_rows import SeenRows
 
 # Draws behind ``parameters_``.
 PARAMETER_DRAWS = 10_000
-# Gradients are cut to this norm: one near-explosion would blunt the steps of a thousand epochs after it.
+# Gradients are clipped to this norm: one near-explosion would blunt the steps of a thousand epochs after it.
 MAX_GRADIENT = 1.0
-# States that are solved for at a time when sampling: trajectories times draws.
+# Trajectories times draws that are solved for at a time when sampling.
 SAMPLED_TRAJECTORIES = 4096
 # Steps of a method without step control over the observed span of time.
 FIXED_STEPS = 100
-# Debiased W2 of several values by exact assignment: right from so many rows a ball on, fast up to so many.
+# Rows per ball between which debiased W2 of several values by exact assignment is both right and fast.
 ASSIGNED_ROWS = (20, 150)
 
 
-class LocalW2ODE(JudgedPaths, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+class LocalW2ODE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     r"""An ODE :math:`\dot y = g(t, y, \omega)` whose omega varies from trajectory to trajectory.
 
-    ``fit(Y, t)`` learns the law of omega, and with ``field="mlp"`` the field itself, so that simulated
-    trajectories have the law of the observed ones; no prior, no likelihood. Trajectories that begin alike
-    are compared at each time (paper, Eq. time_w2), or, with ``linked``, in pairs of times.
+    ``fit(Y, t)`` learns the distribution of omega, and with ``field="mlp"`` the field itself, so that
+    simulated trajectories have the distribution of the observed ones, with no prior and no likelihood.
+    Trajectories that start from similar states are compared at each time (paper, Eq. time_w2), or, with
+    ``linked``, at pairs of times.
 
     Parameters
     ----------
     field : "mlp" or a function
         A network with random weights (paper), or your own right-hand side ``field(t, y, r, K)``, written for
-        one trajectory with torch: t a number, y (d,), parameters numbers by name; it gives d slopes.
+        one trajectory with torch: t is a number, y (d,), parameters are numbers by name; it returns d slopes.
     parameters : dict, list or None
         The law of each parameter of a function: ``Normal(mean, std)``, ``LogNormal``, ``PushForward`` (any
-        shape) or ``Shared`` (unknown but not random), where mean and std are first guesses; or "normal" and
-        so on, or a number, the guess of a Gaussian's mean. None: all arguments after (t, y), Gaussian.
+        shape) or ``Shared`` (unknown but not random), where mean and std are initial guesses; or "normal" and
+        so on, or a number, the guess of a Gaussian's mean. None makes all arguments after (t, y) Gaussian.
     observe : function or None
-        What is seen of states (..., d) -> (..., p); None sees all. It needs ``y0`` in ``fit``.
+        The observed part of the states, (..., d) -> (..., p); None observes all. It needs ``y0`` in ``fit``.
     linked : bool
-        Rows of Y are trajectories: compare where they are and how they go on, in pairs of times. False
-        compares each time alone, as printed and as unpaired snapshots need.
+        Rows of Y are trajectories: compare where they are and how they continue, at pairs of times. False
+        compares each time separately, as printed and as unpaired snapshots need.
     max_times : int or None
-        Of a common grid of times at most so many are compared, evenly spread; None compares all.
+        At most this many times of a common grid are compared, evenly spaced; None compares all.
     delta : "auto" or float
-        Radius of the balls of initial states. "auto" is one ball if all start alike, else the nearest 150
-        trajectories (a fifth of all, 20 to 150, where initial states lie around 0).
+        Radius of the balls of initial states. "auto" is one ball if all start from the same state, otherwise
+        the nearest 150 trajectories (a fifth of all, 20 to 150, where initial states lie around 0).
     norm : "auto" or Norm
         Distance between initial states; "auto" is Euclidean, for ``delta="auto"`` on states of unit range.
     discrepancy : str or Discrepancy
         "w2", "sliced", "energy", "mmd", "mse", "meanvar", see ``losses``. "w2" is exact, except that its
-        debiased form of several values is sliced for balls of fewer than 20 rows (where the truth is not
-        its minimiser) or more than 150 (for speed).
+        debiased form for several values is sliced in balls of fewer than 20 rows (where the truth is not its
+        minimiser) or more than 150 (for speed).
     debiased : bool
-        Remove the shrinking of the spread by finite balls, and take out of each ball what is linear in
-        initial state and time.
+        Remove the shrinkage of the spread by finite balls, and subtract in each ball what is linear in the
+        initial state and in time.
     standardize : bool
-        Compare observed quantities in units of their spread between trajectories, and let a network see
-        states and slopes in units of theirs (if all states are observed).
+        Compare observed quantities in units of their spread between trajectories, and give a network states
+        and slopes in units of theirs (if all states are observed).
     width, depth, residual, activation
         The network of ``field="mlp"``.
     method, rtol, atol, step_size
@@ -105,7 +105,7 @@ class LocalW2ODE(JudgedPaths, BaseEstimator):  # type: ignore[misc]  # scikit-le
         Training, see ``FitConfig``. "auto" epochs, learning rate and weight decay: 500, .005 and .005 for a
         network (the paper's), 200, .1 and 0 for named parameters.
     max_skipped : int
-        So many steps in a row may fail (a solution explodes) and are skipped before the fit gives up.
+        Up to this many consecutive steps may fail (a solution explodes) and are skipped.
     checkpoint, history, device, random_state, verbose
         As in ``LocalW2Regressor``.
 
@@ -195,32 +195,23 @@ class LocalW2ODE(JudgedPaths, BaseEstimator):  # type: ignore[misc]  # scikit-le
         """Learn from trajectories.
 
         ``Y`` is (n, n_times, d), or (n, n_times) for one state, with NaN where an observation is missing;
-        ``t`` is (n_times,), or (n, n_times) if each trajectory has times of its own. Trajectories of unequal
-        length come as two lists. The initial state is the first observation, or ``y0`` (n, d), (d,) or a
-        number, which holds at ``t0`` (the earliest time unless given).
+        ``t`` is (n_times,), or (n, n_times) if each trajectory has its own times. Trajectories of unequal
+        length are given as two lists. The initial state is the first observation, or ``y0`` (n, d), (d,) or a
+        number, at the time ``t0`` (the earliest time unless given).
         """
-        # A copy is fitted: a refit that fails leaves the old fit whole, or the last good weights of the new.
-        fitted = type(self)(**self.get_params(deep=False))
-        try:
-            fitted._fit(Y, t, y0, t0)
-        except FloatingPointError:
-            if hasattr(fitted, "model_"):
-                adopt(self, fitted)
-            raise
-        adopt(self, fitted)
-        return self
-
-    def _fit(self, Y: Any, t: Any, y0: Any, t0: float | None) -> None:
         self._check_settings()
         if self.observe is not None and y0 is None:
-            raise ValueError("observe sees a part of the states only; give y0, the initial state in full.")
+            raise ValueError("observe sees only a part of the states; give y0, the full initial state.")
         data = Trajectories.of(Y, t, y0, t0, all_seen=self.observe is None)
-        check_range(data.values, "Y", LARGEST if self.standardize else 1e18)
+        settings.check_range(
+            data.values, "Y", settings.LARGEST if self.standardize else settings.LARGEST_SINGLE
+        )
         check_observed(data, self.observe)
-        device = device_of(self.device)
-        printed = fingerprint(self, data.values, np.column_stack([data.number, data.time + data.t0]))
-        printed += "".join(function_print(function) for function in (self.field, self.observe))
-        seed = fit_seed(self.random_state, printed if self.checkpoint is not None else None)
+        device = settings.find_device(self.device)
+        observed = np.column_stack([data.number, data.time + data.t0])
+        printed = settings.hash_fit(self.get_params(deep=False), data.values, observed)
+        printed += "".join(hash_function(function) for function in (self.field, self.observe))
+        seed = settings.seed_fit(self.random_state, printed if self.checkpoint is not None else None)
         generator = torch.Generator().manual_seed(seed)
         dtype = torch.float32 if isinstance(self.field, str) else torch.float64
         rows = data.pairs() if self.linked else data.singles()
@@ -228,7 +219,7 @@ class LocalW2ODE(JudgedPaths, BaseEstimator):  # type: ignore[misc]  # scikit-le
         field = self._field(data, rows, generator).to(device, dtype)
         start = torch.tensor([data.t0], dtype=torch.float64)
         step = self.step_size
-        if self.method in FIXED and step is None:  # or else a step would be as long as the times asked for
+        if self.method in FIXED and step is None:  # otherwise a step would be as long as the gaps in t
             step = float(data.time.max()) / FIXED_STEPS
         size = torch.tensor(data.state_size(), dtype=torch.float64)
         ode = RandomODE(field, start, self.method, self.rtol, self.atol, step, state_size=size).to(device)
@@ -241,28 +232,27 @@ class LocalW2ODE(JudgedPaths, BaseEstimator):  # type: ignore[misc]  # scikit-le
         try:
             fit = train(paths, objective, inputs, self._config(seed, printed), callbacks=(done.append,))
         except FloatingPointError:
-            if done:
-                self._keep(ode, None, data, seed)
+            if done:  # a refit that fails leaves the old fit whole, or the last good weights of the new one
+                self._keep(ode, None, None, data.values.shape[1], seed)
             raise
-        self._keep(ode, fit, data, seed)
-        self.seen_rows_ = seen_paths(Y)
+        self._keep(ode, fit, sketch_paths(Y), data.values.shape[1], seed)
         warn_of_coarse_times(paths.to("cpu"), inputs.cpu(), seed)
         warn_of_skipped(fit)
         warn_of_far_guesses(field, fit)
         if self.checkpoint is not None and fit.stopped == "all epochs done":
-            with suppress(OSError):  # one that stays would only be found finished
-                Path(self.checkpoint).unlink()
+            settings.remove_checkpoints(self.checkpoint)
+        return self
 
     def sample(self, y0: Any, t: Any, n_samples: int = 1, random_state: Any = None) -> Array:
-        """Independent trajectories (S, n, T, p) from states y0 (n, d) or (d,), which hold at ``t[0]``.
+        """Independent trajectories (S, n, T, p) that start from states y0 (n, d) or (d,) at ``t[0]``.
 
-        Times may go beyond the data. Every trajectory of every draw has an omega of its own.
+        Times may go beyond the data. Every trajectory of every draw has its own omega.
         """
         check_is_fitted(self, "model_")
         states = self._states(y0, "y0")
         times = check_times(as_array(t, "t"))
         n_samples = check_count(n_samples, "n_samples", 1)
-        generator = torch.Generator().manual_seed(fresh_seed(random_state))
+        generator = torch.Generator().manual_seed(settings.draw_seed(random_state))
         model = self.model_.at(times)
         parts = []
         with torch.no_grad():
@@ -277,11 +267,11 @@ class LocalW2ODE(JudgedPaths, BaseEstimator):  # type: ignore[misc]  # scikit-le
     ) -> Array:
         """Draws (S, n, d) of the field at states y (n, d) and time t (by default ``t0_``).
 
-        Draw s is one field, with one omega everywhere.
+        Each draw is one field, with the same omega everywhere.
         """
         check_is_fitted(self, "model_")
         states = self._states(y, "y")
-        generator = torch.Generator().manual_seed(fresh_seed(random_state))
+        generator = torch.Generator().manual_seed(settings.draw_seed(random_state))
         omega = self.model_.draw(check_count(n_samples, "n_samples", 1), generator)
         with torch.no_grad():
             field = self.model_.field.bind(omega)
@@ -290,43 +280,72 @@ class LocalW2ODE(JudgedPaths, BaseEstimator):  # type: ignore[misc]  # scikit-le
         found: Array = torch.stack(slopes, 1).double().numpy()
         return found
 
-    def save(self, path: Any) -> None:
-        """Write the fitted estimator to one file. A function is not stored: ``load`` asks for it."""
-        write(path, self.to_stored())
-
     def to_stored(self) -> Stored:
-        """Everything but the functions (see ``persistence``)."""
+        """Everything but the functions, which are named."""
         check_is_fitted(self, "model_")
-        return store_ode(self)
+        parameters = self.get_params(deep=False)
+        parameters.pop("parameters")  # their laws are stored with the ODE
+        functions = {name: parameters.pop(name) for name in FUNCTIONS}
+        plain, tensors = store_ode(self.model_)
+        counts, seen = stored_values.store_seen(self.seen_rows_)
+        fit, history = stored_values.store_fit(self.fit_) if hasattr(self, "fit_") else (None, {})
+        plain |= {
+            "parameters": stored_values.store_parameters(parameters),
+            "functions": {name: describe_function(value) for name, value in functions.items()},
+            "t0": self.t0_,
+            "n_states": self.n_states_,
+            "n_observed": self.n_observed_,
+            "seed": self._parameter_seed,
+            "fit": fit,
+            "seen_rows": counts,
+        }
+        return Stored(type(self).__name__, plain, tensors | seen | history)
 
     @classmethod
     def from_stored(cls, stored: Stored, field: Any = None, observe: Any = None) -> LocalW2ODE:
         """The estimator that ``to_stored`` described, with the functions that it had."""
-        estimator = cls()
-        restore_ode(estimator, stored, field, observe)
+        with stored_values.check_fits_together(stored, cls.__name__):
+            plain, tensors = stored.settings, stored.tensors
+            parameters = stored_values.restore_parameters(plain["parameters"])
+            functions = {}
+            for name, given in zip(FUNCTIONS, (field, observe), strict=True):
+                functions[name] = match_function(name, plain["functions"][name], given)
+            laws = restore_laws(plain["laws"])
+            estimator = cls()
+            estimator.set_params(**parameters, **functions, parameters=laws)
+            estimator._check_settings()
+            estimator._config(0, "")
+            d, t0 = stored_values.whole_number(plain["n_states"]), float(plain["t0"])
+            ode = restore_ode(plain, tensors, parameters, functions["field"], laws, d, t0)
+            fit = None if plain["fit"] is None else stored_values.restore_fit(ode, plain["fit"], tensors)
+            seen = stored_values.restore_seen(plain.get("seen_rows"), tensors)
+            n_observed, seed = (
+                stored_values.whole_number(plain["n_observed"]),
+                stored_values.whole_number(plain["seed"], 0),
+            )
+            estimator._keep(ode, fit, seen, n_observed, seed)
         return estimator
 
     def _check_settings(self) -> None:
         if not (callable(self.field) or (isinstance(self.field, str) and self.field == "mlp")):
-            raise ValueError(f"field={self.field!r} is not known; give 'mlp' or a function field(t, y, ...).")
+            raise ValueError(f"field={self.field!r} is unknown; give 'mlp' or a function field(t, y, ...).")
         if isinstance(self.field, str) and self.parameters is not None:
             raise ValueError("parameters belong to a field that is your own function; a network has none.")
         if not (self.observe is None or callable(self.observe)):
             raise ValueError(f"observe={self.observe!r} is not a function of states (..., d).")
         if isinstance(self.delta, str) and self.delta != "auto":
-            raise ValueError(f"delta={self.delta!r} is not known; give 'auto' or a radius, such as 0.1.")
-        if not (isinstance(self.norm, Norm) or (isinstance(self.norm, str) and self.norm == "auto")):
-            raise ValueError(f"norm={self.norm!r} is not known; give 'auto' or a Norm, such as Euclidean().")
+            raise ValueError(f"delta={self.delta!r} is unknown; give 'auto' or a radius, such as 0.1.")
+        settings.check_norm_setting(self.norm)
         for name in ("linked", "debiased", "standardize", "residual"):
             check_flag(getattr(self, name), name)
         if self.max_times is not None:
             check_count(self.max_times, "max_times", 2)
-        check_files(self)
+        settings.check_files(self.checkpoint, self.history, self.random_state)
 
     def _field(self, data: Trajectories, rows: Rows, generator: torch.Generator) -> RandomField:
         if isinstance(self.field, str):
             settings = self.width, self.depth, bool(self.residual), self.activation
-            # Of states that are not seen nothing is known of the units.
+            # The units of states that are not observed are unknown.
             known = self.standardize and self.observe is None
             slopes = rows.target[:, data.values.shape[1] :] if self.linked else None
             a, b, c = map(torch.tensor, data.units(slopes))
@@ -348,7 +367,7 @@ class LocalW2ODE(JudgedPaths, BaseEstimator):  # type: ignore[misc]  # scikit-le
         low, high = ASSIGNED_ROWS
         if isinstance(self.discrepancy, str) and self.discrepancy == "w2" and low <= ball_rows <= high:
             return SquaredW2(bool(self.debiased))
-        return discrepancy_of(self.discrepancy, bool(self.debiased), n_values)
+        return settings.choose_discrepancy(self.discrepancy, bool(self.debiased), n_values)
 
     def _config(self, seed: int, printed: str) -> FitConfig:
         network = isinstance(self.field, str)
@@ -360,7 +379,7 @@ class LocalW2ODE(JudgedPaths, BaseEstimator):  # type: ignore[misc]  # scikit-le
         for name, value in auto.items():
             own = getattr(self, name)
             if isinstance(own, str) and own != "auto":
-                raise ValueError(f"{name}={own!r} is not known; give 'auto' or a number, such as {value}.")
+                raise ValueError(f"{name}={own!r} is unknown; give 'auto' or a number, such as {value}.")
             auto[name] = value if isinstance(own, str) else own
         return FitConfig(
             n_draws=self.n_draws,
@@ -378,17 +397,18 @@ class LocalW2ODE(JudgedPaths, BaseEstimator):  # type: ignore[misc]  # scikit-le
             **auto,
         )
 
-    def _keep(self, ode: RandomODE, fit: Fit | None, data: Trajectories, seed: int) -> None:
-        self.model_ = ode.cpu().eval()
-        self.t0_, self.n_states_, self.n_observed_ = data.t0, data.initial.shape[1], data.values.shape[1]
+    def _keep(
+        self, ode: RandomODE, fit: Fit | None, seen: SeenRows | None, n_observed: int, seed: int
+    ) -> None:
+        """Take over an ODE and what describes it, with nothing left of an older fit."""
+        self._forget()
+        assert ode.state_size is not None
+        self.model_, self.seen_rows_, self._parameter_seed = ode.cpu().eval(), seen, seed
+        self.t0_, self.n_states_, self.n_observed_ = float(ode.times[0]), len(ode.state_size), n_observed
         if fit is not None:
             self.fit_ = fit
-        self._summarise(seed)
-
-    def _summarise(self, seed: int) -> None:
-        self._parameter_seed = seed
-        if isinstance(self.model_.field, FunctionField):
-            self.parameters_ = LearnedParameters.of(self.model_.field, PARAMETER_DRAWS, seed)
+        if isinstance(ode.field, FunctionField):
+            self.parameters_ = LearnedParameters.of(ode.field, PARAMETER_DRAWS, seed)
 
     def _states(self, y: Any, name: str) -> Tensor:
         states = as_array(y if np.ndim(y) else [y], name)

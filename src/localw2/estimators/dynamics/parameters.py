@@ -1,4 +1,4 @@
-"""The learned law of named parameters, for people and programs."""
+"""The learned joint distribution of named parameters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True)
 class LearnedParameters:
-    """Draws (S,) of every parameter from its learned joint law, and what they show.
+    """Draws (S,) of every parameter from the learned joint distribution, and their summaries.
 
     >>> law = LearnedParameters({"r": np.array([1.0, 2.0, 3.0])})
     >>> law.mean, law.quantiles([0.5])
@@ -35,7 +35,7 @@ class LearnedParameters:
 
     @property
     def names(self) -> list[str]:
-        """The parameters in the order they were named."""
+        """The parameters in the order in which they were named."""
         return list(self.samples)
 
     @property
@@ -45,7 +45,7 @@ class LearnedParameters:
 
     @property
     def std(self) -> dict[str, float]:
-        """The standard deviation of each over trajectories, 0 if it is shared by all."""
+        """The standard deviation of each between trajectories, 0 if it is shared by all."""
         return {name: float(v.std()) for name, v in self.samples.items()}
 
     def quantiles(self, q: Any = (0.05, 0.5, 0.95)) -> dict[str, Array]:

@@ -1,4 +1,4 @@
-"""A fitted ODE to and from what a model file can hold: everything but the functions."""
+"""A random ODE to and from what a model file can hold: everything but the functions."""
 
 from __future__ import annotations
 
@@ -6,108 +6,67 @@ import hashlib
 import inspect
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from localw2.estimators.stored_values import (
-    network_settings,
-    restored_fit,
-    restored_object,
-    restored_seen,
-    sized_array,
-    stored_fit,
-    stored_seen,
-    stored_value,
-    whole_number,
-)
+from localw2.estimators.stored_values import network_settings, sized_array
 from localw2.models.fields import UNITS, FunctionField, NetworkField, RandomField
 from localw2.models.laws import LAWS, Law, ParameterLaw, as_laws
 from localw2.models.ode import RandomODE
-from localw2.storage.model_file import Stored
 
-KIND = "LocalW2ODE"
-_FUNCTIONS = ("field", "observe")
+FUNCTIONS = ("field", "observe")  # of the user's own, which a file names but does not hold
 
 
-def store_ode(estimator: Any) -> Stored:
-    """Settings, the law or the network, and the names of the functions."""
-    parameters = estimator.get_params(deep=False)
-    functions = {name: parameters.pop(name) for name in _FUNCTIONS}
-    parameters.pop("parameters")
-    field = estimator.model_.field
-    settings = {
-        "parameters": {name: stored_value(name, value) for name, value in parameters.items()},
-        "functions": {name: _described(value) for name, value in functions.items()},
-        "laws": None,
-        "t0": estimator.t0_,
-        "step": estimator.model_.step_size,
-        "n_states": estimator.n_states_,
-        "n_observed": estimator.n_observed_,
-        "seed": estimator._parameter_seed,
-        "fit": None,
-    }
-    if isinstance(field, FunctionField):
-        settings["laws"] = {
-            name: [type(law).__name__.lower(), law.mean, law.std] for name, law in field.law.laws.items()
-        }
-    tensors = {f"field.{name}": value for name, value in field.state_dict().items()}
-    tensors["state_size"] = estimator.model_.state_size
-    settings["seen_rows"], seen = stored_seen(estimator)
-    tensors |= seen
-    if hasattr(estimator, "fit_"):
-        settings["fit"], history = stored_fit(estimator.fit_)
-        tensors |= history
-    return Stored(KIND, settings, tensors)
+def store_ode(ode: RandomODE) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The laws of named parameters (None of a network) and the step, plain; and all tensors."""
+    laws = None
+    if isinstance(ode.field, FunctionField):
+        named = ode.field.law.laws
+        laws = {name: [type(law).__name__.lower(), law.mean, law.std] for name, law in named.items()}
+    tensors = {f"field.{name}": value for name, value in ode.field.state_dict().items()}
+    return {"laws": laws, "step": ode.step_size}, tensors | {"state_size": ode.state_size}
 
 
-def restore_ode(estimator: Any, stored: Stored, field: Any, observe: Any) -> None:
-    """Fill a fresh estimator; ValueError if the parts, or the functions given, do not fit together."""
-    if stored.kind != KIND:
-        raise ValueError(f"this is a stored {stored.kind}, not a {KIND}; use the class that saved it.")
-    try:
-        _fill(estimator, stored, {"field": field, "observe": observe})
-    except (KeyError, TypeError, AttributeError, IndexError, RuntimeError, OverflowError) as error:
-        raise ValueError(f"the parts of this stored {KIND} do not fit together: {error!r}.") from error
+def restore_laws(plain: Any) -> dict[str, Law] | None:
+    """The laws of named parameters as they were before the fit; None for a network."""
+    return None if plain is None else {name: _law(*parts) for name, parts in plain.items()}
 
 
-def _fill(estimator: Any, stored: Stored, given: dict[str, Any]) -> None:
-    settings = stored.settings
-    parameters = {name: restored_object(value) for name, value in settings["parameters"].items()}
-    functions = {name: _function(name, settings["functions"][name], given[name]) for name in _FUNCTIONS}
-    laws = None if settings["laws"] is None else {n: _law(*v) for n, v in settings["laws"].items()}
-    estimator.set_params(**parameters, **functions, parameters=laws)
-    estimator._check_settings()
-    estimator._config(0, "")
-    d, p = whole_number(settings["n_states"]), whole_number(settings["n_observed"])
-    estimator.n_states_, estimator.n_observed_, estimator.t0_ = d, p, float(settings["t0"])
-    tensors = stored.tensors
+def restore_ode(
+    settings: Mapping[str, Any],
+    tensors: dict[str, Tensor],
+    parameters: Mapping[str, Any],
+    field: Any,
+    laws: dict[str, Law] | None,
+    d: int,
+    t0: float,
+) -> RandomODE:
+    """The ODE of d states that ``store_ode`` described, with the settings of its estimator."""
     state = {name.removeprefix("field."): t for name, t in tensors.items() if name.startswith("field.")}
-    restored = _network(parameters, d, state) if laws is None else _named(functions["field"], laws, state)
+    restored = _network(parameters, d, state) if laws is None else _function_field(field, laws, state)
     restored.load_state_dict(state)
-    start = torch.tensor([estimator.t0_], dtype=torch.float64)
     solver = {name: parameters[name] for name in ("method", "rtol", "atol")} | {"step_size": settings["step"]}
     size = tensors["state_size"]
     if (sized_array("state_size", size, d) <= 0).any():
         raise ValueError("state_size is not positive.")
-    estimator.model_ = RandomODE(restored, start, **solver, state_size=size).eval()
-    seed = whole_number(settings["seed"], 0)
-    if settings["fit"] is not None:
-        estimator.fit_ = restored_fit(estimator.model_, settings["fit"], tensors)
-    estimator.seen_rows_ = restored_seen(settings.get("seen_rows"), tensors)
-    estimator._summarise(seed)
+    start = torch.tensor([t0], dtype=torch.float64)
+    ode: RandomODE = RandomODE(restored, start, **solver, state_size=size).eval()
+    return ode
 
 
-def _network(parameters: dict[str, Any], d: int, state: dict[str, Tensor]) -> RandomField:
+def _network(parameters: Mapping[str, Any], d: int, state: dict[str, Tensor]) -> RandomField:
     layers = {name.removeprefix("net."): tensor for name, tensor in state.items() if name not in UNITS}
     for name in UNITS:
         sized_array(name, state[name], d, dtype=torch.float32)
     return NetworkField(d, *network_settings(parameters, d, d, layers, torch.float32))
 
 
-def _named(function: Callable[..., Any], laws: dict[str, Law], state: dict[str, Tensor]) -> RandomField:
+def _function_field(
+    function: Callable[..., Any], laws: dict[str, Law], state: dict[str, Tensor]
+) -> RandomField:
     # Counted before a law of the stated size is made: a small file must not ask for memory.
     stated = [state[f"law.{name}"].numel() for name in ("location", "shared")]
     if sum(stated) != len(laws):
@@ -120,19 +79,19 @@ def _named(function: Callable[..., Any], laws: dict[str, Law], state: dict[str, 
 
 def _law(name: str, mean: float, std: float | None) -> Law:
     if name not in LAWS:
-        raise ValueError(f"the law {name!r} is not known.")
+        raise ValueError(f"the law {name!r} is unknown.")
     return as_laws({"parameter": LAWS[name](mean, std)})["parameter"]
 
 
-def _described(function: Any) -> Any:
-    """A function by its name and a hash of its source, which is never run."""
+def describe_function(function: Any) -> Any:
+    """A function by its name and a hash of its source, which is never run; None and names as they are."""
     if function is None or isinstance(function, str):
         return function
     name = getattr(function, "__qualname__", type(function).__qualname__)
-    return {"function": str(name), "source": source_hash(function)}
+    return {"function": str(name), "source": hash_source(function)}
 
 
-def source_hash(function: Any) -> str | None:
+def hash_source(function: Any) -> str | None:
     """A hash of what a function's source says; None if it has none."""
     try:
         return hashlib.sha256(inspect.getsource(function).encode()).hexdigest()
@@ -140,8 +99,8 @@ def source_hash(function: Any) -> str | None:
         return None
 
 
-def function_print(function: Any) -> str:
-    """What tells a function from another: its source, and the plain values that it takes from outside."""
+def hash_function(function: Any) -> str:
+    """What distinguishes a function: its source, and the plain values that it takes from outside."""
     if function is None or isinstance(function, str):
         return ""
     try:
@@ -151,16 +110,16 @@ def function_print(function: Any) -> str:
         values = {**getattr(function, "__dict__", {}), "partial": repr(function)}
     plain = {name: v.tolist() if hasattr(v, "tolist") else v for name, v in values.items()}
     printed = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(sorted(plain.items(), key=lambda item: item[0])))
-    return hashlib.sha256(f"{source_hash(function)}{printed}".encode()).hexdigest()
+    return hashlib.sha256(f"{hash_source(function)}{printed}".encode()).hexdigest()
 
 
-def _function(name: str, described: Any, given: Any) -> Any:
-    """The function that is to be used: the one given, as a file holds none."""
+def match_function(name: str, described: Any, given: Any) -> Any:
+    """The function to be used: the one given, since a file holds none."""
     if not isinstance(described, dict):
         if given is not None:
-            raise ValueError(f"{name} was {described!r} when this was saved; it takes no function.")
+            raise ValueError(f"{name} was {described!r} when this model was saved; it takes no function.")
         if described not in (None, "mlp"):
-            raise ValueError(f"{name}={described!r} is not known.")
+            raise ValueError(f"{name}={described!r} is unknown.")
         return described
     label = str(described["function"])[:100]
     if not callable(given):
@@ -168,11 +127,11 @@ def _function(name: str, described: Any, given: Any) -> Any:
             f"this model was fitted with your own function {label!r}, which a file does not hold (nothing in "
             f"it is ever run); pass it: load(path, {name}={label if label.isidentifier() else 'function'})."
         )
-    source = source_hash(given)
+    source = hash_source(given)
     if source is not None and described["source"] is not None and source != described["source"]:
         warnings.warn(
             f"the source of {name} differs from that of {label!r} when the model was saved; samples are "
             "right only if it computes the same.",
-            stacklevel=6,
+            stacklevel=4,
         )
     return given

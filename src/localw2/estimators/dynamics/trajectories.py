@@ -1,4 +1,4 @@
-"""From trajectories as people have them to rows, balls and targets of the local loss."""
+"""From trajectories as people have them to the rows, balls and targets of the local loss."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from localw2.balls.ragged import Balls
 if TYPE_CHECKING:
     from localw2.balls.norms import Norm
 
-# Observations of one time window where trajectories have times of their own.
+# Observations per time window where trajectories have their own times.
 WINDOW_ROWS = 100
-# Trajectories a ball where they start apart.
+# Trajectories per ball where they start from different states.
 NEAR = 150
 # The lag of a pair of observations, as a fraction of the observed span of time.
 LAG = 0.05
@@ -39,7 +39,7 @@ class Trajectories:
     def of(cls, Y: Any, t: Any, y0: Any = None, t0: Any = None, all_seen: bool = True) -> Trajectories:
         """Check and flatten; see ``LocalW2ODE.fit`` for the forms of Y and t.
 
-        ``all_seen`` says that Y holds the states themselves, so that y0 must have as many.
+        ``all_seen`` means that Y holds the states themselves, so that y0 must have as many.
         """
         paths, times = _paths_and_times(Y, t)
         for i, (path, own) in enumerate(zip(paths, times, strict=True)):
@@ -58,7 +58,7 @@ class Trajectories:
                 f"t0={start} is later than the first observation, at t = {start + time.min():.6g}."
             )
         if not time.max() > 0:
-            raise ValueError(f"every observation is at the initial time t = {start:.6g}; nothing moves.")
+            raise ValueError(f"every observation is at the initial time t = {start:.6g}, so nothing moves.")
         return cls(initial, start, number, time, values)
 
     @property
@@ -69,7 +69,7 @@ class Trajectories:
     def units(self, slopes: Array | None) -> tuple[Array, Array, Array]:
         """Location and size (d,) of the states, and the size of their slopes: the units of a network.
 
-        Only states far from 0 for their spread (temperatures in kelvin) are moved there.
+        Only states that are far from 0 relative to their spread (temperatures in kelvin) are shifted.
         """
         mean, std = self.values.mean(0), self.values.std(0)
         location = np.where(np.abs(mean) > 10 * std, mean, 0.0)
@@ -82,8 +82,8 @@ class Trajectories:
     def state_size(self) -> Array:
         """The largest size (d,) of each state, the unit of the solver's absolute tolerance.
 
-        Of states that are not observed only the initial ones are known; one that starts at 0 takes the size
-        of the largest.
+        Only the initial values of unobserved states are known; a state that starts at 0 takes the size of the
+        largest.
         """
         size = np.abs(self.initial).max(0)
         if self.values.shape[1] == len(size):
@@ -92,11 +92,11 @@ class Trajectories:
         return sizes
 
     def singles(self) -> Rows:
-        """Every observation a row."""
+        """One row per observation."""
         return Rows(self.number, self.time[:, None], self.values)
 
     def pairs(self) -> Rows:
-        """Every observation with a later one of its trajectory, about LAG of the span of time apart."""
+        """Every observation with a later one of its trajectory, about ``LAG`` of the time span apart."""
         lag = LAG * float(np.ptp(self.time))
         order = np.lexsort((self.time, self.number))
         first, second = [], []
@@ -111,7 +111,7 @@ class Trajectories:
         a, b = np.concatenate(first), np.concatenate(second)
         if len(a) == 0:
             raise ValueError("no trajectory has two observations; fit such snapshots with linked=False.")
-        # A slope over next to no time is all rounding error.
+        # A slope over almost no time is only rounding error.
         wide = self.time[b] - self.time[a] >= 0.1 * lag
         a, b = (a[wide], b[wide]) if wide.any() else (a, b)
         times = np.column_stack([self.time[a], self.time[b]])
@@ -131,7 +131,8 @@ class Rows:
     def windows(self, n_trajectories: int, most: int | None) -> list[Array]:
         """The rows in groups of one time, or of a run of neighbouring times where few share one.
 
-        Of the times of a common grid at most ``most`` are taken, evenly: neighbours tell nearly the same.
+        At most ``most`` times of a common grid are used, evenly spaced: neighbours carry nearly the same
+        information.
         """
         order = np.lexsort((self.number, self.times[:, 0]))
         sorted_times = self.times[order, 0]
@@ -153,7 +154,7 @@ class Rows:
     def balls(self, near: list[Near], windows: list[Array]) -> Neighborhoods:
         """Balls of rows: in one window, and of trajectories whose initial states are in one ball.
 
-        A row that is missing is in no ball of its time, so it leaves the observed and the simulated sample
+        A missing row is in no ball of its time, so it is absent from the observed and the simulated sample
         alike. The weight of a ball is the number of rows at its centres, as in the printed mean over rows.
         """
         found: list[Array] = []
@@ -195,10 +196,10 @@ class Rows:
         return center
 
     def scale(self, windows: list[Array]) -> Array:
-        """One number a column, its spread between trajectories, so that all have a say whatever their units.
+        """The spread of each column between trajectories, so that all matter whatever their units.
 
-        It is the root of the mean variance in a window, but at least a twentieth of that over all rows: what
-        hardly varies between trajectories must not rule the loss by its rounding errors.
+        It is the root of the mean variance within a window, but at least a twentieth of that over all rows:
+        what hardly varies between trajectories must not dominate the loss by its rounding errors.
         """
         inside = np.mean([self.target[window].var(0) for window in windows], axis=0)
         spread = np.sqrt(np.maximum(inside, self.target.var(0) / 400))
@@ -209,7 +210,7 @@ class Rows:
 @final
 @dataclass(frozen=True)
 class Near:
-    """Trajectories with like initial states: the ``members`` (n,) of a ball and those it is the ball of."""
+    """Trajectories with similar initial states: the ``members`` (n,) of a ball, and those at its centre."""
 
     members: Array
     centres: Array
@@ -218,11 +219,12 @@ class Near:
 def near_initial(initial: Array, delta: Any, norm: Norm | None) -> list[Near]:
     """Balls of trajectories by initial state: of radius delta, or by a rule for "auto".
 
-    The rule: one ball if all start alike. Else the nearest 150 (all, if there are fewer) of some centres,
-    spread out, so many that each trajectory is in about three balls: what is linear in the start is taken
-    out of a ball, so it may be wide. But if starts lie around 0 (a state's mean is below two standard
-    deviations), a model that turns or stretches too much has the right mean in a wide ball, and only its
-    spread looks larger: there a ball has a fifth of the trajectories, 20 to 150.
+    The rule is one ball if all start from the same state. Otherwise balls hold the nearest 150 trajectories
+    (all, if there are fewer) of centres that are spread out, so many that each trajectory is in about three
+    balls: what is linear in the initial state is subtracted in a ball, so it may be wide. But if initial
+    states lie around 0 (a state's mean is below two standard deviations), a model that turns or stretches too
+    much has the right mean in a wide ball, and only its spread looks larger: there a ball has a fifth of the
+    trajectories, 20 to 150.
     """
     n = len(initial)
     everyone = np.ones(n, bool)

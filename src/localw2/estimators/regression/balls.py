@@ -1,24 +1,25 @@
-"""Which balls a regressor trains on: those given, or chosen from what its base leaves of the data."""
+"""Which balls a network is trained on, and how much of them at a time."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, final
 
-import numpy as np
-
-from localw2._validation import Array, check_count, check_radius
+from localw2._validation import Array
 from localw2.balls.lazy import MANY_ROWS, SLACK, LazyNeighborhoods
-from localw2.balls.neighborhoods import Neighborhoods
+from localw2.balls.neighborhoods import Nearest, Neighborhoods
 from localw2.balls.norms import Euclidean, Norm, Weighted
-from localw2.balls.ragged import Nearest
 from localw2.balls.selection import DeltaSelection, select_delta
-from localw2.estimators.regression.mean import FoldedMean
-from localw2.estimators.settings import moments
 
-_CELL = 200  # rows at most of a cell, half of it at least
+if TYPE_CHECKING:
+    from localw2.estimators.regression.mean import CrossFit
+    from localw2.training.config import FitConfig
+
+# Rows, ball by ball, in a step and in an epoch of many rows: many small steps learn more than few large ones
+# (benchmarks/scale.py --batches), but below some thousand rows they take no less time.
+BATCH_EDGES, EPOCH_EDGES = 1 << 11, 1 << 14
+FEWEST_BALLS = 16
 _FEWEST = 8  # rows below which nothing can be chosen: a ball then holds them all
-_RELEVANCE_ROWS, _RELEVANCE_MODELS = 500, 3  # enough to tell which columns move a mean
 
 
 @final
@@ -31,86 +32,76 @@ class ChosenBalls:
     norm_name: str
     selection: DeltaSelection | None = None
 
-    def neighborhoods(self, X: Array) -> Neighborhoods | LazyNeighborhoods:
-        """The balls of these rows; those of many are found when they are asked for, the nearest roughly."""
+    def neighborhoods(self, x: Array) -> Neighborhoods | LazyNeighborhoods:
+        """The balls of these rows; those of many rows are found when needed, the nearest ones roughly."""
         # Far from the origin distances lose digits; a radius allows for the rounding of x as it is.
-        rows = X - X.mean(0) if isinstance(self.balls, Nearest) else X
-        if len(X) > MANY_ROWS:
+        rows = x - x.mean(0) if isinstance(self.balls, Nearest) else x
+        if len(x) > MANY_ROWS:
             return LazyNeighborhoods.of(rows, self.balls, self.norm, slack=SLACK)
         return Neighborhoods.of(rows, self.balls, self.norm)
 
 
-def check_delta(delta: Any) -> None:
-    """Raise unless delta is "auto", a radius, ``Nearest(k)``, or a list of them."""
-    if isinstance(delta, list | tuple):
-        if len(delta) < 2:
-            raise ValueError(f"delta={delta!r} leaves no choice; give two or more, or one without a list.")
-        for one in delta:
-            if isinstance(one, list | tuple):
-                raise ValueError(f"delta={delta!r} has a list in a list; give radii and Nearest(k).")
-            check_delta(one)
-    elif isinstance(delta, Nearest):
-        check_count(delta.k, "k of Nearest", 2, why="a ball of one row shows no spread")
-    elif isinstance(delta, str) and delta != "auto":
-        raise ValueError(f"delta={delta!r} is not known; give 'auto', a radius such as 0.1, or Nearest(50).")
-    elif not isinstance(delta, str):
-        check_radius(delta)
-
-
-def rough_balls(X: Array) -> Neighborhoods:
-    """What "local" means before anything is known of y: a fifth of the rows, 150 at most.
-
-    Of many rows disjoint cells of so many: to search for the nearest of all would take longer than the fit.
-    """
-    if len(X) > MANY_ROWS:
-        return Neighborhoods.cells(X - X.mean(0), _CELL, standardised(X))
-    nearest = Nearest(min(150, max(2, len(X) // 5)))
-    return Neighborhoods.of(X - X.mean(0), nearest, standardised(X))
-
-
-def near_rows(hoods: Neighborhoods | LazyNeighborhoods, balls: Nearest | float, X: Array) -> Neighborhoods:
-    """Balls that show the spread around every row: those of the loss, or rough ones.
-
-    Those of a given radius may be too small for that, and lazy ones are never all at hand.
-    """
-    return hoods if isinstance(hoods, Neighborhoods) and isinstance(balls, Nearest) else rough_balls(X)
-
-
-def choose_balls(X: Array, y: Array, mean: FoldedMean, delta: Any, norm: Any, debiased: bool) -> ChosenBalls:
-    """The balls of the loss: as given, or by ``select_delta`` on what the mean leaves out of fold."""
+def choose_balls(x: Array, y: Array, fitted: CrossFit, delta: Any, norm: Any, debiased: bool) -> ChosenBalls:
+    """The balls of the loss: as given, or by ``select_delta`` on the out-of-fold residuals."""
     if not isinstance(delta, str):
-        plain = (standardised(X), "standardised") if isinstance(delta, Nearest) else (Euclidean(), "plain")
+        plain = (
+            (Weighted.standardised(x), "standardised")
+            if isinstance(delta, Nearest)
+            else (Euclidean(), "plain")
+        )
         return ChosenBalls(delta, *((norm, "given") if isinstance(norm, Norm) else plain))
-    if len(X) < _FEWEST:
-        few = (norm, "given") if isinstance(norm, Norm) else (standardised(X), "standardised")
-        return ChosenBalls(Nearest(len(X)), *few)
-    relevant = relevance(mean, X) if len(mean.models) and not isinstance(norm, Norm) else None
-    # Balls of one radius may hold one row, which the loss cannot use: where rows are sparse none would count.
+    if len(x) < _FEWEST:
+        few = (norm, "given") if isinstance(norm, Norm) else (Weighted.standardised(x), "standardised")
+        return ChosenBalls(Nearest(len(x)), *few)
+    # Balls of one radius may hold a single row, which the loss cannot use: where rows are sparse none counts.
     selection = select_delta(
-        X, y, norm, center=mean.out_of_fold, relevance=relevant, debiased=debiased, adaptive=True
+        x,
+        y,
+        norm,
+        center=fitted.out_of_fold,
+        relevance=fitted.relevance,
+        debiased=debiased,
+        adaptive=True,
     )
     return ChosenBalls(selection.balls, selection.norm, selection.chosen.norm_name, selection)
 
 
-def standardised(X: Array) -> Norm:
-    """Distance in standard deviations of each column; constant columns count as they are."""
-    return Weighted(1 / moments(X, True)[1])
+@final
+@dataclass(frozen=True)
+class RowPlan:
+    """What a fit used of its rows: ``n_rows`` in all, ``base_rows`` for the mean (0 without one).
 
+    A step takes ``batch_balls`` balls and an epoch ``epoch_balls``; None means all of them. ``slack`` is that
+    of the search for nearest rows (see ``LazyNeighborhoods.nearest``), 0 for an exact one. Up to 50 000 rows
+    every step sees every ball; beyond, an epoch is a few steps on some balls, so that the time of a fit
+    hardly grows with the rows, and its memory in proportion to them.
 
-def relevance(mean: FoldedMean, X: Array) -> Array | None:
-    r"""How much each column moves the mean, (p,): the root mean square change of m when it is shuffled.
-
-    None where no column moves it at all. Outputs are put on one scale.
+    >>> RowPlan(1_000_000, 50_000, 32, 256, 1.0)
+    RowPlan(n_rows=1000000, base_rows=50000, batch_balls=32, epoch_balls=256, slack=1.0)
     """
-    rng = np.random.default_rng(0)
-    rows = X[np.sort(rng.permutation(len(X))[:_RELEVANCE_ROWS])]
-    few = FoldedMean(mean.name, mean.models[:_RELEVANCE_MODELS], mean.intercept, mean.slope, mean.out_of_fold)
-    before = few.predict_each(rows)
-    scale = before.std(1).mean(0)
-    moved = np.zeros(X.shape[1])
-    for column in range(X.shape[1]):
-        shuffled = rows.copy()
-        shuffled[:, column] = rng.permutation(rows[:, column])
-        change = (few.predict_each(shuffled) - before) / np.where(scale > 0, scale, 1.0)
-        moved[column] = np.sqrt((change**2).mean())
-    return moved if moved.any() else None
+
+    n_rows: int
+    base_rows: int
+    batch_balls: int | None
+    epoch_balls: int | None
+    slack: float
+
+    def apply(self, config: FitConfig) -> FitConfig:
+        """The settings of training under this plan."""
+        return replace(config, batch_balls=self.batch_balls, epoch_balls=self.epoch_balls)
+
+
+def plan_rows(
+    hoods: Neighborhoods | LazyNeighborhoods, balls: Nearest | float, batch_balls: int | None, base_rows: int
+) -> RowPlan:
+    """The plan of a fit on these balls; ``batch_balls`` is what the user asked for.
+
+    >>> plan_rows(Neighborhoods.whole(100), Nearest(64), None, 0)
+    RowPlan(n_rows=100, base_rows=0, batch_balls=None, epoch_balls=None, slack=0.0)
+    """
+    if isinstance(hoods, Neighborhoods):
+        return RowPlan(hoods.n_rows, base_rows, batch_balls, None, 0.0)
+    size = balls.k if isinstance(balls, Nearest) else float(hoods.probed_size)
+    batch = max(FEWEST_BALLS, round(BATCH_EDGES / size)) if batch_balls is None else batch_balls
+    n_steps = max(1, round(EPOCH_EDGES / size / batch))
+    return RowPlan(hoods.n_rows, base_rows, batch, n_steps * batch, hoods.slack)

@@ -1,4 +1,4 @@
-"""A smooth mean: kernel ridge regression with a length scale for every column, by marginal likelihood."""
+"""A smooth mean: kernel ridge regression with one length scale per column, by marginal likelihood."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class KernelMean(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit
     on columns and outputs of mean 0 and standard deviation 1, with
     :math:`k = (1 + r + r^2/3) e^{-r}`, :math:`r^2 = 5 \sum_p ((x_p - c_p) / \ell_p)^2`. The centres c are the
     rows themselves, or ``n_centers`` of them at random if there are more: cost and memory then grow with the
-    rows, not with their square. ``length_scales`` is a number or one for each column; ``tuned`` finds them.
-    Where the mean is smooth this beats trees by far, and a fitted one is two small arrays.
+    rows, not with their square. ``length_scales`` is a number or one for each column; ``tune_kernel`` finds
+    them. Where the mean is smooth this beats trees by far, and a fitted one is two small arrays.
 
     >>> x = np.linspace(0, 6, 40)[:, None]
     >>> model = KernelMean(0.5, noise=1e-4).fit(x, np.sin(x[:, 0]))
@@ -54,7 +54,7 @@ class KernelMean(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit
         self.random_state = random_state
 
     def __sklearn_tags__(self) -> Tags:
-        """What scikit-learn should know: several outputs are welcome."""
+        """What scikit-learn should know: several outputs are supported."""
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         tags.target_tags.single_output = True
@@ -67,7 +67,7 @@ class KernelMean(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit
         self._check_scales(X.shape[1])
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
         if not (weights.min() >= 0 and weights.sum() > 0):
-            raise ValueError("sample_weight has negative values, or nothing else than 0.")
+            raise ValueError("sample_weight has negative values, or only zeros.")
         X, y, weights = X[weights > 0], y[weights > 0], weights[weights > 0]
         self.location_, self.scale_ = _moments(X, weights)
         self.y_location_, self.y_scale_ = _moments(y, weights)
@@ -111,7 +111,7 @@ class KernelMean(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit
             weighted = features * weights[part]
             products += weighted @ features.T
             right += weighted @ target[part]
-        # What rounding of sums over all rows may have made of a penalty that is smaller still.
+        # Sums over all rows round away a penalty that is smaller still.
         products[np.diag_indices_from(products)] += _ROUNDING * np.trace(products)
         coefficients = cho_solve(cho_factor(products, overwrite_a=True), right)
         found: Array = solve_triangular(factor, coefficients, lower=True, trans="T")
@@ -125,13 +125,14 @@ class KernelMean(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit
         scales = np.asarray(self.length_scales, dtype=np.float64)
         if scales.shape not in ((), (p,)) or not bool((np.isfinite(scales) & (scales > 0)).all()):
             raise ValueError(
-                f"length_scales={self.length_scales!r} must be one positive number, or {p}, one a column."
+                f"length_scales={self.length_scales!r} must be a positive number, or {p} of them, one per "
+                "column."
             )
         if not (isinstance(self.noise, int | float | np.number) and 0 < self.noise < np.inf):
             raise ValueError(f"noise={self.noise!r} must be a positive number.")
 
 
-def tuned(X: Array, y: Array, seed: int) -> KernelMean:
+def tune_kernel(X: Array, y: Array, seed: int) -> KernelMean:
     """A ``KernelMean`` with the length scales and noise of largest marginal likelihood on a few rows."""
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel

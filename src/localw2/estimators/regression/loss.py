@@ -1,4 +1,4 @@
-"""The loss that a regressor's network is trained by: on what the mean leaves, in the chosen balls."""
+"""The loss that a network is trained with: on the residuals from the mean, in the chosen balls."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ import torch
 from torch import Tensor
 
 from localw2._validation import Array
-from localw2.estimators.regression.balls import ChosenBalls, near_rows
-from localw2.estimators.regression.mean import local_spread
+from localw2.balls.neighborhoods import Nearest, Neighborhoods
+from localw2.balls.spread import local_spread, rough_balls
 from localw2.losses.discrepancies import Discrepancy
 from localw2.losses.objective import Objective
 from localw2.losses.problem import Problem
 
 if TYPE_CHECKING:
     from localw2.balls.lazy import LazyNeighborhoods
-    from localw2.balls.neighborhoods import Neighborhoods
+    from localw2.estimators.regression.balls import ChosenBalls
 
 SCALE_FLOOR = 0.3  # of the overall spread, where the loss divides residuals by their local spread
+MOST = 3.0  # leaves a quarter of what a ball says about the mean; a firmer hold slows the fit of the spread
 
 
 @final
@@ -28,7 +29,7 @@ SCALE_FLOOR = 0.3  # of the overall spread, where the loss divides residuals by 
 class ResidualLoss:
     """How a network is compared with residuals.
 
-    ``anchored`` residuals come from a mean that is as good as it can be: rows then weigh alike, whatever
+    ``anchored`` residuals come from a mean that is as good as it gets: rows then have equal weight whatever
     their spread, and the network's own mean is held near 0.
     """
 
@@ -47,7 +48,7 @@ class ResidualLoss:
         """The loss of residuals (N, d), in the network's units, at rows X (N, p) in these chosen balls."""
         discrepancy, scale = self.discrepancy, None
         if self.anchored:
-            near = near_rows(balls, chosen.balls, X)
+            near = find_near(balls, chosen.balls, X)
             spread = np.maximum(local_spread(near, residuals), SCALE_FLOOR)
             scale = np.broadcast_to(spread[:, None], residuals.shape)
             discrepancy = Anchored(discrepancy, anchor_strength(near, residuals / scale), in_batches)
@@ -55,18 +56,16 @@ class ResidualLoss:
         return Objective(target, balls, discrepancy, scale=scale)
 
 
-MOST = 3.0  # a quarter of what a ball says about the mean is left; firmer slows the fit of the spread
-
-
 @final
 @dataclass(frozen=True)
 class Anchored(Discrepancy):
     r"""A discrepancy plus ``strength`` times :math:`\frac1N\sum_i \|E\hat f(x_i,\omega)\|^2`.
 
-    The square is estimated without bias by products of independent draws, so it needs S >= 2. A ball whose
-    residuals average to r then moves the network's mean to about r / (1 + strength) only. Of a block of balls
-    the sum is over the rows whose own these are; ``by_ball`` takes the mean over balls of the mean over their
-    rows instead, of which a few balls say more.
+    A network that is added to a good mean should leave that mean alone. The square is estimated without bias
+    by products of independent draws, so it needs S >= 2. A ball whose residuals average to r then moves the
+    network's mean to about r / (1 + strength) only. In a block of balls the sum is over the rows at their
+    centres; ``by_ball`` takes the mean over balls of the mean over their rows instead, which a few balls
+    estimate better.
     """
 
     inner: Discrepancy
@@ -75,7 +74,7 @@ class Anchored(Discrepancy):
 
     @property
     def min_draws(self) -> int:
-        """Two draws give a product whose mean is the squared mean."""
+        """The product of two independent draws has the squared mean as its mean."""
         return max(2, self.inner.min_draws)
 
     @property
@@ -89,7 +88,7 @@ class Anchored(Discrepancy):
         return _Penalised(y, hoods, weights, inner, self.strength, self._shares(hoods, y))
 
     def _shares(self, hoods: Neighborhoods, like: Tensor) -> Tensor | None:
-        """What each row counts, (N,), in all 1; None where all rows count alike."""
+        """The weight of each row, (N,), with sum 1; None where all weights are equal."""
         weights, sizes = hoods.weights.numpy(), hoods.sizes.numpy()
         own = hoods.ball_of_row.numpy()
         if self.by_ball:
@@ -122,17 +121,17 @@ class _Penalised(Problem):
         penalty = (yhat * others).sum((0, 2, 3)) * share
         return values + penalty, grads + others * (2 * share)
 
-    def repeated(self, times: int) -> Problem:
+    def repeat(self, times: int) -> Problem:
         """The same problem for several stacked models."""
-        return replace(self, y=self.y.repeat(times, 1, 1), inner=self.inner.repeated(times))
+        return replace(self, y=self.y.repeat(times, 1, 1), inner=self.inner.repeat(times))
 
 
 def anchor_strength(hoods: Neighborhoods, residuals: Array) -> float:
     r"""How firmly the network's mean should be held at 0, from residuals (N, d) that have unit spread.
 
-    If nothing of the mean is left, the mean of a ball of k residuals has variance 1/k. What they vary
-    beyond that is signal; James and Stein shrink them by :math:`\gamma = (1 - \text{noise}/\text{total})_+`,
-    which is what a strength of :math:`1/\gamma - 1` does.
+    If the residuals have mean 0 everywhere, the mean of a ball of k of them has variance 1/k. Variation
+    beyond that is signal; James and Stein shrink the means by
+    :math:`\gamma = (1 - \text{noise}/\text{total})_+`, which is what a strength of :math:`1/\gamma - 1` does.
     """
     sizes, starts = hoods.sizes.numpy(), hoods.indptr.numpy()[:-1]
     means = np.add.reduceat(residuals[hoods.rows.numpy()], starts, axis=0) / sizes[:, None]
@@ -140,3 +139,11 @@ def anchor_strength(hoods: Neighborhoods, residuals: Array) -> float:
     total, noise = weights @ (means**2).mean(1), weights @ (1 / sizes) * (residuals**2).mean()
     signal = max(total - noise, 0.0)
     return float(min(MOST, noise / signal)) if signal > 0 else MOST
+
+
+def find_near(hoods: Neighborhoods | LazyNeighborhoods, balls: Nearest | float, X: Array) -> Neighborhoods:
+    """Balls that show the spread around every row: those of the loss, or rough ones.
+
+    Balls of a given radius may be too small for that, and lazy ones are never all at hand.
+    """
+    return hoods if isinstance(hoods, Neighborhoods) and isinstance(balls, Nearest) else rough_balls(X)

@@ -1,46 +1,40 @@
-"""What values y can have: draws of a network know no bounds and no whole numbers, the data may."""
+"""What values y can have, and how smooth draws are moved there: the data may have bounds or be discrete."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
 
 from localw2._validation import Array
 
+MOST_VALUES = 50  # distinct values that a discrete target may have,
+ROWS_PER_VALUE = 20  # and the rows that it needs for each, on average
 MATCHED_ROWS, MATCHED_DRAWS = 5000, 20  # that the cuts between values are found from
-MOST_VALUES = 50  # that a target on a few values may have,
-ROWS_A_VALUE = 20  # and the rows that there must be for each, on average
-PILE_SHARE, PILE_ROWS = 0.02, 5  # of the rows, at the smallest or largest y: more is no chance
+PILE_SHARE, PILE_ROWS = 0.02, 5  # of the rows at the smallest or largest y: more is no coincidence
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Outcomes:
-    """For each of d outputs the ends that y keeps to, and its values if they are few (else None).
-
-    A draw below ``lower_cut`` becomes ``lower``, one above ``upper_cut`` ``upper``; of few values it becomes
-    the one between whose ``cuts`` it lies. ``matched`` moves the cuts, which are first halfway.
+    """For each of d outputs the bounds of y, infinite where there is none, and its values if it is discrete.
 
     >>> counts = Outcomes.of(np.repeat([0.0, 1.0, 2.0], 40)[:, None], "auto", "auto")
-    >>> counts.apply(np.array([[-0.7], [0.4], [1.6], [9.0]])).ravel()
-    array([0., 0., 2., 2.])
+    >>> counts.values
+    (array([0., 1., 2.]),)
     """
 
     lower: Array
     upper: Array
     values: tuple[Array | None, ...]
-    lower_cut: Array
-    upper_cut: Array
-    cuts: tuple[Array | None, ...]
 
     @classmethod
     def of(cls, y: Array, bounds: Any, values: Any) -> Outcomes:
         """From outputs y (N, d); ``bounds`` and ``values`` are "auto", None, or what they are."""
         found = tuple(_values(column, values) for column in y.T)
         given = not isinstance(bounds, str)
-        # Values that are known have ends of their own: those of y, if it does not reach them, would cut.
+        # Known values have bounds of their own: those of y, which may not reach them, would cut them off.
         ends = [
             _ends(column, bounds if given or few is None else None)
             for column, few in zip(y.T, found, strict=True)
@@ -48,52 +42,27 @@ class Outcomes:
         lower, upper = np.array(ends, dtype=np.float64).T
         if given:
             _check_inside(y, lower, upper, bounds)
-        halfway = tuple(None if v is None else _halfway(v) for v in found)
-        return cls(lower, upper, found, lower, upper, halfway)
+        for low, high, few in zip(lower, upper, found, strict=True):
+            if few is not None and not (low <= few[0] and few[-1] <= high):
+                raise ValueError(
+                    f"values range from {few[0]:g} to {few[-1]:g}, beyond bounds={bounds!r}; "
+                    "give values alone."
+                )
+        return cls(lower, upper, found)
 
     @classmethod
     def anything(cls, d: int) -> Outcomes:
         """All numbers, for d outputs."""
         return cls.of(np.zeros((1, d)), None, None)
 
-    def matched(self, draws: Array, y: Array) -> Outcomes:
-        """The same with cuts at which draws (M, d) fall on each value as often as y (N, d) does.
-
-        A network draws smooth laws: near a value that many rows have it leaves some draws on the way to the
-        next, and halfway would count them there.
-        """
-        lower, upper, cuts = self.lower.copy(), self.upper.copy(), list(self.cuts)
-        for k, values in enumerate(self.values):
-            if values is not None:
-                cuts[k] = _matched_cuts(values, draws[:, k], y[:, k])
-                continue
-            # An end that no row is at is only kept to: no draw is moved there from within.
-            below, above = (y[:, k] <= self.lower[k]).mean(), (y[:, k] >= self.upper[k]).mean()
-            if below > 0:
-                lower[k] = max(lower[k], np.quantile(draws[:, k], below))
-            if above > 0:
-                upper[k] = min(upper[k], np.quantile(draws[:, k], 1 - above))
-        return replace(self, lower_cut=lower, upper_cut=upper, cuts=tuple(cuts))
-
     @property
     def free(self) -> bool:
-        """Whether draws stay as they are."""
+        """Whether every number is possible."""
         unbounded = np.isinf(self.lower).all() and np.isinf(self.upper).all()
         return bool(unbounded) and all(v is None for v in self.values)
 
-    def apply(self, draws: Array) -> Array:
-        """Draws (..., d) moved to the nearest value that y can have."""
-        if self.free:
-            return draws
-        moved: Array = np.where(draws < self.lower_cut, self.lower, draws)
-        moved = np.clip(np.where(draws > self.upper_cut, self.upper, moved), self.lower, self.upper)
-        for k, (values, cuts) in enumerate(zip(self.values, self.cuts, strict=True)):
-            if values is not None and cuts is not None:
-                moved[..., k] = values[np.searchsorted(cuts, draws[..., k])]
-        return moved
-
     def within(self, lower: Array, upper: Array) -> tuple[Array, Array]:
-        """Intervals (N, d) drawn in to ends that y can have: none of its values is lost by that.
+        """Intervals (N, d) shrunk to ends that y can have, which loses none of its values.
 
         An interval between two values, which holds none, becomes the value nearest to its middle.
         """
@@ -104,14 +73,14 @@ class Outcomes:
             rounding = 1e-9 * np.diff(values).min()
             first = np.searchsorted(values, lower[:, k] - rounding, side="left")
             last = np.searchsorted(values, upper[:, k] + rounding, side="right") - 1
-            middle = np.searchsorted(_halfway(values), (lower[:, k] + upper[:, k]) / 2)
+            middle = np.searchsorted(_midpoints(values), (lower[:, k] + upper[:, k]) / 2)
             empty = first > last
             lower[:, k] = values[np.where(empty, middle, np.minimum(first, len(values) - 1))]
             upper[:, k] = values[np.where(empty, middle, np.maximum(last, 0))]
         return lower, upper
 
     def quantiles(self, draws: Array, levels: Array) -> Array:
-        """Quantiles (Q, N, d) of draws (S, N, d) that were applied: those of few values are such values."""
+        """Quantiles (Q, N, d) of draws (S, N, d) of y; those of a discrete output are among its values."""
         found: Array = np.quantile(draws, levels, axis=0)
         for k, values in enumerate(self.values):
             if values is not None:
@@ -119,75 +88,133 @@ class Outcomes:
         return found
 
     def plain(self) -> dict[str, Any]:
-        """As lists, for a file; None where there is no end."""
-        found: dict[str, Any] = {}
-        for name in ("lower", "upper", "lower_cut", "upper_cut"):
-            found[name] = [None if np.isinf(v) else float(v) for v in getattr(self, name)]
-        for name in ("values", "cuts"):
-            found[name] = [None if v is None else v.tolist() for v in getattr(self, name)]
-        return found
+        """As lists, for a file; None where there is no bound."""
+        return {
+            "lower": _plain_ends(self.lower),
+            "upper": _plain_ends(self.upper),
+            "values": _plain_values(self.values),
+        }
 
     @classmethod
     def from_plain(cls, plain: Any, d: int) -> Outcomes:
         """From a file; ValueError if it is damaged."""
-        wrong = ValueError(f"outcomes={str(plain)[:80]} are not those of {d} output(s).")
-        ends: list[Array] = []
-        many: list[tuple[Array | None, ...]] = []
-        for name in ("lower", "upper", "lower_cut", "upper_cut"):
-            missing = np.inf if name.startswith("upper") else -np.inf
-            ends.append(np.array([missing if v is None else v for v in plain[name]], dtype=np.float64))
-        for name in ("values", "cuts"):
-            many.append(tuple(None if v is None else np.array(v, dtype=np.float64) for v in plain[name]))
-        sizes = [len(part) for part in ends] + [len(part) for part in many]
-        if set(sizes) != {d} or any(part.shape != (d,) or np.isnan(part).any() for part in ends):
-            raise wrong
-        if not ((ends[0] < ends[1]) & (ends[0] <= ends[2]) & (ends[3] <= ends[1])).all():
-            raise wrong
-        for values, cuts in zip(*many, strict=True):
-            if (values is None) != (cuts is None):
-                raise wrong
-            if values is not None and not (_rising(values, 2) and _rising(cuts, 1, len(values) - 1)):
-                raise wrong
-            if values is not None and not (np.diff(values) > 0).all():
-                raise wrong
-        return cls(ends[0], ends[1], many[0], ends[2], ends[3], many[1])
+        lower, upper = _read_ends(plain["lower"], -np.inf, d), _read_ends(plain["upper"], np.inf, d)
+        values = _read_values(plain["values"], d)
+        if not (lower < upper).all() or any(v is not None and not (np.diff(v) > 0).all() for v in values):
+            raise ValueError("its outcomes are damaged.")
+        return cls(lower, upper, values)
 
 
-def _rising(values: Any, fewest: int, count: int | None = None) -> bool:
-    shape = values.ndim == 1 and len(values) >= fewest and count in (None, len(values))
-    return bool(shape and np.isfinite(values).all() and (np.diff(values) >= 0).all())
+@final
+@dataclass(frozen=True, eq=False)
+class Rounding:
+    """A draw below ``lower_cut`` becomes the lower bound, one above ``upper_cut`` the upper one.
+
+    A draw of a discrete output becomes the value between whose ``cuts`` it lies.
+
+    >>> counts = Outcomes.of(np.repeat([0.0, 1.0, 2.0], 40)[:, None], "auto", "auto")
+    >>> Rounding.halfway(counts).apply(np.array([[-0.7], [0.4], [1.6], [9.0]])).ravel()
+    array([0., 0., 2., 2.])
+    """
+
+    outcomes: Outcomes
+    lower_cut: Array
+    upper_cut: Array
+    cuts: tuple[Array | None, ...]
+
+    @classmethod
+    def halfway(cls, outcomes: Outcomes) -> Rounding:
+        """To the nearest value."""
+        cuts = tuple(None if v is None else _midpoints(v) for v in outcomes.values)
+        return cls(outcomes, outcomes.lower, outcomes.upper, cuts)
+
+    @classmethod
+    def match(cls, outcomes: Outcomes, draws: Array, y: Array) -> Rounding:
+        """With cuts at which draws (M, d) fall on each value as often as y (N, d) does.
+
+        A network draws from smooth distributions: near a value that many rows have it leaves some draws on
+        the way to the next, and cuts halfway would count them there.
+        """
+        lower, upper = outcomes.lower.copy(), outcomes.upper.copy()
+        cuts: list[Array | None] = [None] * len(outcomes.values)
+        for k, values in enumerate(outcomes.values):
+            if values is not None:
+                cuts[k] = _match_cuts(values, draws[:, k], y[:, k])
+                continue
+            # A bound that no row reaches is only kept to: no draw is moved there from inside.
+            below, above = (y[:, k] <= outcomes.lower[k]).mean(), (y[:, k] >= outcomes.upper[k]).mean()
+            if below > 0:
+                lower[k] = max(lower[k], np.quantile(draws[:, k], below))
+            if above > 0:
+                upper[k] = min(upper[k], np.quantile(draws[:, k], 1 - above))
+        return cls(outcomes, lower, upper, tuple(cuts))
+
+    def apply(self, draws: Array) -> Array:
+        """Draws (..., d) moved to values that y can have."""
+        known = self.outcomes
+        if known.free:
+            return draws
+        moved: Array = np.where(draws < self.lower_cut, known.lower, draws)
+        moved = np.clip(np.where(draws > self.upper_cut, known.upper, moved), known.lower, known.upper)
+        for k, (values, cuts) in enumerate(zip(known.values, self.cuts, strict=True)):
+            if values is not None and cuts is not None:
+                moved[..., k] = values[np.searchsorted(cuts, draws[..., k])]
+        return moved
+
+    def plain(self) -> dict[str, Any]:
+        """The cuts as lists, for a file."""
+        return {
+            "lower_cut": _plain_ends(self.lower_cut),
+            "upper_cut": _plain_ends(self.upper_cut),
+            "cuts": _plain_values(self.cuts),
+        }
+
+    @classmethod
+    def from_plain(cls, outcomes: Outcomes, plain: Any, d: int) -> Rounding:
+        """From a file; ValueError if it does not fit the outcomes."""
+        lower, upper = _read_ends(plain["lower_cut"], -np.inf, d), _read_ends(plain["upper_cut"], np.inf, d)
+        cuts = _read_values(plain["cuts"], d)
+        counts = [None if v is None else len(v) - 1 for v in outcomes.values]
+        fits = counts == [None if v is None else len(v) for v in cuts]
+        if not fits or not ((outcomes.lower <= lower) & (upper <= outcomes.upper)).all():
+            raise ValueError("its cuts between outcomes are damaged.")
+        return cls(outcomes, lower, upper, cuts)
 
 
-def check_outcomes(bounds: Any, values: Any) -> None:
-    """Raise unless these settings mean something."""
-    low, high = _ends(np.zeros(1), bounds)
-    found = _values(np.zeros(1), values, fits=False)
-    if found is not None and not (low <= found[0] and found[-1] <= high):
-        raise ValueError(
-            f"values go from {found[0]:g} to {found[-1]:g}, beyond bounds={bounds!r}; give values alone."
-        )
-
-
-def _halfway(values: Array) -> Array:
+def _midpoints(values: Array) -> Array:
     """The middle between each value and the next."""
     middles: Array = (values[1:] + values[:-1]) / 2
     return middles
 
 
-def _matched_cuts(values: Array, draws: Array, y: Array) -> Array:
-    """Cuts between values at which draws (M,) fall on each as often as y (N,) does.
+def _plain_ends(ends: Array) -> list[float | None]:
+    """Ends (d,) as a list, None where there is none."""
+    return [None if np.isinf(v) else float(v) for v in ends]
 
-    Beyond the smallest and the largest that y has, where no frequency can be matched, they stay halfway.
-    """
-    halfway = _halfway(values)
-    counts = np.bincount(np.searchsorted(halfway, y), minlength=len(values))
-    shares = np.cumsum(counts)[:-1] / len(y)
-    cuts: Array = np.where((shares > 0) & (shares < 1), np.quantile(draws, np.minimum(shares, 1.0)), halfway)
-    known = np.flatnonzero((shares > 0) & (shares < 1))
-    if len(known):
-        cuts[: known[0]] = np.minimum(cuts[: known[0]], cuts[known[0]])
-        cuts[known[-1] :] = np.maximum(cuts[known[-1] :], cuts[known[-1]])
-    return cuts
+
+def _plain_values(values: tuple[Array | None, ...]) -> list[list[float] | None]:
+    """Values of each output as lists, None where there are none."""
+    return [None if v is None else v.tolist() for v in values]
+
+
+def _read_ends(plain: Any, missing: float, d: int) -> Array:
+    """What ``_plain_ends`` wrote for d outputs; ValueError for anything else."""
+    ends = np.array([missing if v is None else v for v in plain], dtype=np.float64)
+    if ends.shape != (d,) or np.isnan(ends).any():
+        raise ValueError(f"outcomes={str(plain)[:80]} do not belong to {d} output(s).")
+    return ends
+
+
+def _read_values(plain: Any, d: int) -> tuple[Array | None, ...]:
+    """What ``_plain_values`` wrote for d outputs, never decreasing; ValueError for anything else."""
+    values = tuple(None if v is None else np.array(v, dtype=np.float64) for v in plain)
+    rising = all(
+        v is None or (v.ndim == 1 and len(v) and np.isfinite(v).all() and (np.diff(v) >= 0).all())
+        for v in values
+    )
+    if len(values) != d or not rising:
+        raise ValueError(f"outcomes={str(plain)[:80]} do not belong to {d} output(s).")
+    return values
 
 
 def _check_inside(y: Array, lower: Array, upper: Array, bounds: Any) -> None:
@@ -195,7 +222,7 @@ def _check_inside(y: Array, lower: Array, upper: Array, bounds: Any) -> None:
     for k, column in enumerate(y.T):
         outside = (column < lower[k]) | (column > upper[k])
         if outside.any():
-            which = f" (output {k}: bounds are those of every output)" if y.shape[1] > 1 else ""
+            which = f" (output {k}; bounds apply to every output)" if y.shape[1] > 1 else ""
             raise ValueError(
                 f"bounds={bounds!r}, but {outside.sum()} of {len(y)} rows of y lie outside, such as "
                 f"{column[outside][0]:g}{which}. Give bounds that hold y, or None."
@@ -223,26 +250,43 @@ def _ends(y: Array, bounds: Any) -> tuple[float, float]:
     return ends
 
 
-def _values(y: Array, values: Any, fits: bool = True) -> Array | None:
-    """The values that y keeps to; with ``fits`` those given must be all that it has."""
+def _values(y: Array, values: Any) -> Array | None:
+    """The values that y is restricted to; given ones must include all that it has."""
     if values is None:
         return None
     if isinstance(values, str) and values == "auto":
         found: Array = np.unique(y)
-        return found if 2 <= len(found) <= min(MOST_VALUES, len(y) / ROWS_A_VALUE) else None
+        return found if 2 <= len(found) <= min(MOST_VALUES, len(y) / ROWS_PER_VALUE) else None
     try:
         given: Array = np.unique(np.array(list(values), dtype=np.float64))
     except (TypeError, ValueError):
         given = np.array([np.nan])
     if isinstance(values, str) or given.ndim != 1 or len(given) < 2 or not np.isfinite(given).all():
         raise ValueError(
-            f"values={str(values)[:80]} must be 'auto', None or two values of y at least, as in range(11)."
+            f"values={str(values)[:80]} must be 'auto', None or at least two values of y, such as range(11)."
         )
-    nearest = given[np.searchsorted(_halfway(given), y)]
+    nearest = given[np.searchsorted(_midpoints(given), y)]
     others = ~np.isclose(nearest, y, rtol=1e-9, atol=1e-9 * np.diff(given).min())
-    if fits and others.any():
+    if others.any():
         raise ValueError(
             f"{others.sum()} of {len(y)} rows of y are not among values, such as {y[others][0]:g}. Give all "
             "values that y (every output of it) can have, or None."
         )
     return given
+
+
+def _match_cuts(values: Array, draws: Array, y: Array) -> Array:
+    """Cuts between values at which draws (M,) fall on each as often as y (N,) does.
+
+    Beyond the smallest and the largest value that y has, where no frequency can be matched, they stay
+    halfway.
+    """
+    halfway = _midpoints(values)
+    counts = np.bincount(np.searchsorted(halfway, y), minlength=len(values))
+    shares = np.cumsum(counts)[:-1] / len(y)
+    cuts: Array = np.where((shares > 0) & (shares < 1), np.quantile(draws, np.minimum(shares, 1.0)), halfway)
+    known = np.flatnonzero((shares > 0) & (shares < 1))
+    if len(known):
+        cuts[: known[0]] = np.minimum(cuts[: known[0]], cuts[known[0]])
+        cuts[known[-1] :] = np.maximum(cuts[known[-1] :], cuts[known[-1]])
+    return cuts

@@ -2,90 +2,79 @@
 
 from __future__ import annotations
 
+import warnings
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Self, final
 
 import numpy as np
-import torch
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
-from localw2._validation import Array, check_count, check_flag
+from localw2._validation import Array, check_count, check_flag, check_probability
 from localw2.balls.norms import Norm
+from localw2.estimators import settings, stored_values
 from localw2.estimators.judged import Judged
-from localw2.estimators.regression.answering import Answering
-from localw2.estimators.regression.balls import check_delta, choose_balls
-from localw2.estimators.regression.calibration import calibrated, clear_checkpoints, fitted_rows
-from localw2.estimators.regression.integration import independent_draws
-from localw2.estimators.regression.loss import ResidualLoss
-from localw2.estimators.regression.many_rows import center_rows, plan_rows
-from localw2.estimators.regression.outcomes import MATCHED_DRAWS, MATCHED_ROWS, Outcomes, check_outcomes
-from localw2.estimators.regression.trained_choice import choose_by_training
-from localw2.estimators.settings import (
-    LARGEST,
-    adopt,
-    check_files,
-    check_range,
-    device_of,
-    discrepancy_of,
-    factor,
-    fingerprint,
-    fit_seed,
-    moments,
-)
-from localw2.estimators.storing import restore_regressor, store_regressor
-from localw2.estimators.tables import read_table
+from localw2.estimators.regression.balls import ChosenBalls
+from localw2.estimators.regression.fitting import Recipe, learn
+from localw2.estimators.regression.law import ConditionalLaw
+from localw2.estimators.regression.network import Network
+from localw2.estimators.regression.outcomes import Outcomes
+from localw2.estimators.tables import Columns, read_rows, read_table
 from localw2.judging.seen_rows import SeenRows
-from localw2.models.network import RandomMLP
-from localw2.storage.model_file import Stored, check_storable, write
-from localw2.training.config import FitConfig
-from localw2.training.loop import Fit, train
+from localw2.storage.model_file import Stored
+from localw2.storage.regressors import check_storable
 
 if TYPE_CHECKING:
-    from localw2.losses.objective import Objective
+    from localw2.estimators.regression.balls import RowPlan
+    from localw2.training.config import Fit
+
+_NETWORK = tuple(field.name for field in fields(Network))  # settings of the network, by the same names here
 
 
 @final
-class LocalW2Regressor(Answering, Judged, RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+class LocalW2Regressor(Judged, stored_values.Storable, RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     r"""Regression that returns distributions: a mean plus a random network, fitted by the local W2 loss.
 
     .. math:: \hat y = m(x) + \hat f(x, \hat\omega)
 
-    The default is debiased and centred: m is a scikit-learn regressor used out of fold, and the
-    network :math:`\hat f` learns the law of what m leaves. ``base=None, debiased=False, standardize=False,
-    delta=0.1, n_draws=1, depth=4, max_epochs=1000, learning_rate=0.025, schedule="constant"`` is the paper's
-    method as printed, on x and y as they are. y needs a finite variance at every x.
+    The default is debiased and centred: m is a scikit-learn regressor, cross-fitted, and the network
+    :math:`\hat f` learns the conditional distribution of the residuals. ``base=None, debiased=False,
+    standardize=False, delta=0.1, n_draws=1, depth=4, max_epochs=1000, learning_rate=0.025,
+    schedule="constant"`` is the paper's method as printed, on x and y as they are. y needs a finite variance
+    at every x.
 
     Parameters
     ----------
     base : "auto", None or a scikit-learn regressor
-        The mean m. "auto" chooses by cross-validation, with rows weighted by inverse local variance, from
+        The mean m. "auto" chooses by cross-validation, with rows weighted by inverse local variance, between
         ridge regression, polynomial ridge (degree 2 up to 20 columns, degree 3 up to 4), histogram gradient
         boosting, coarse and fine, and a kernel (a smooth mean). A regressor of yours is cloned and fitted as
         it is; None means no mean.
     delta : "auto", float, Nearest(k), or a list of these
-        A number is the radius of the balls in the units of X, ``Nearest(k)`` the k nearest rows of each row.
-        "auto" chooses k by ``select_delta`` from what the base leaves out of fold: rows are forecast by the
-        others of their balls. Of a list that is taken whose network, trained on four fifths of the rows, best
-        forecasts the others: one fit for each, on a GPU all at once. See ``selection_``.
+        A number is the radius of the balls in the units of X, ``Nearest(k)`` takes the k nearest rows of each
+        row. "auto" chooses k by ``select_delta`` from the out-of-fold residuals: each row is predicted by the
+        other rows of its ball. Given a list, the entry whose network, trained on four fifths of the rows,
+        predicts the held-out rows best is used; that takes one fit per entry, on a GPU all at once. See
+        ``selection_``.
     norm : "auto" or Norm
-        The norm that balls are measured in. A ``Norm`` applies to X as given. "auto" is chosen with delta
-        from standardised columns, columns weighted by how they move the base, by their slopes, and
+        The norm in which balls are measured. A ``Norm`` applies to X as given. "auto" is chosen with delta
+        from standardised columns, columns weighted by how much they move the base or by their slopes, and
         Mahalanobis; for ``Nearest(k)`` it is Euclidean on standardised columns, for a number on X as given.
     discrepancy : {"w2", "sliced", "mmd", "energy", "mse", "meanvar"} or Discrepancy
-        "w2" is the squared W2 for one output. For several it is the sliced W2 if debiased, because
-        debiased W2 is not minimised by the truth on few rows, and the exact assignment if not. "mse" and
+        "w2" is the squared W2 for one output. For several outputs it is the sliced W2 if debiased, because
+        the debiased W2 is not minimised by the truth on few rows, and the exact assignment if not. "mse" and
         "meanvar" are the paper's comparisons: they do not identify the spread.
     debiased : bool
-        Remove the shrinking of the spread by finite balls ("w2" and "sliced" only). With a base it also
-        divides residuals by their local spread, so that rows weigh alike, and holds the mean of the network
-        near 0 as far as the residuals show no mean in the balls (see ``anchor_strength``).
+        Remove the shrinkage of the spread by finite balls ("w2" and "sliced" only). With a base it also
+        divides residuals by their local spread, so that rows have equal weight, and holds the mean of the
+        network near 0 where the residuals show no mean in the balls (see ``anchor_strength``).
     width, depth, residual, activation
         The network, see ``RandomMLP``.
     n_draws : int
-        Draws of the network at every row in a step of training.
+        Draws of the network at every row in a training step.
     n_folds : int
-        Folds of the base regressor. All fold models are kept; a draw uses one of them at random.
+        Folds of the base regressor. All fold models are kept; each draw uses one of them at random.
     standardize : bool
         Train the network on standardised X and on residuals of unit spread, several outputs decorrelated.
     max_epochs, learning_rate, weight_decay, schedule, batch_balls
@@ -96,41 +85,42 @@ class LocalW2Regressor(Answering, Judged, RegressorMixin, BaseEstimator):  # typ
         and settings. It is removed when the fit is done. With ``random_state=None`` the random numbers then
         follow from data and settings, so that the second call finds the first.
     history : path or None
-        A file with a line of JSON an epoch, written as training goes, for others to follow.
+        A file that gets a line of JSON per epoch while training runs, for others to follow.
     storable : bool
         Refuse, before the fit, a base that ``save`` cannot store without pickle. False fits it anyway.
     calibrate : bool
-        Make ``predict_interval`` cover as often as it says, by rows that the fit has not seen (see
-        ``docs/calibration.md``). From 2000 rows on a fifth of them (at most 5000) is held out: coverage is
-        then guaranteed. With fewer the fit, on all rows, is followed by 5 more (below 500 rows 10), each
-        without that part of the rows, which takes 5 (10) times as long: close, but not guaranteed.
+        Make ``predict_interval`` cover as often as it claims, using rows that the fit has not seen (see
+        ``docs/calibration.md``). From 2000 rows on a fifth of them (at most 5000) is held out, and coverage
+        is guaranteed. With fewer rows the fit to all of them is followed by 5 more (10 below 500 rows), each
+        without a part of the rows, which takes 5 (10) times as long: close, but not guaranteed.
     bounds : "auto", None or (low, high)
-        Ends that draws of every output keep to; either may be None, and y must lie between them. "auto" takes
-        the smallest or largest y as an end if many rows have exactly that value (2 %, and 5 rows at least).
+        Bounds that draws of every output respect; either may be None, and y must lie between them. "auto"
+        takes the smallest or largest y as a bound if many rows (2 %, and at least 5) have exactly that value.
     values : "auto", None or a list of numbers
-        Draws are moved to these, so that each comes as often as in the data; y must have no others. "auto"
-        takes the values of y if they are few (50 at most, of 20 rows each on average), as of counts.
+        Draws are moved to these values, so that each comes as often as in the data; y must have no others.
+        "auto" takes the values of y if they are few, as counts are (at most 50, 20 rows each on average).
     device : str
         Where the network is trained; "auto" takes a GPU if there is one.
     random_state : None, int, RandomState or Generator
-        With an int two fits of the same data are equal bit for bit (same machine and thread count).
+        With an int two fits to the same data are equal bit for bit (on the same machine and thread count).
     verbose : bool
         Show a progress bar.
 
     Attributes
     ----------
+    law_ : the ``ConditionalLaw``, a frozen object that draws and answers; everything below describes it.
     base_models_ : the fitted base regressor of every fold, () without a base.
     base_name_ : which base was chosen; "given" or "none".
     base_slope_, base_intercept_ : (d,), m is ``base_intercept_ + base_slope_ * base``: the regression of y
         on the out-of-fold predictions. A base that finds only noise gets slope 0.
     delta_, norm_ : the balls that the loss was taken on (``Nearest(k)`` or a radius) and their norm.
-    selection_ : the ``DeltaSelection`` of ``delta="auto"`` or a list, else None; not of a loaded estimator.
-    plan_ : the ``RowPlan``, what the fit used of its rows; a loaded estimator has it no more.
+    selection_ : the ``DeltaSelection`` of ``delta="auto"`` or of a list, else None; None after loading.
+    plan_ : the ``RowPlan``, what the fit used of its rows; None after loading.
     model_ : the trained ``RandomMLP`` in float64.
     fit_ : the ``Fit``: history, settings and why training stopped.
-    columns_ : how columns of names and missing values became numbers (see ``estimators.columns``), or None.
-    outcomes_ : the ``Outcomes`` that draws keep to.
-    calibration_ : with ``calibrate`` the ``Calibration`` that intervals rest on, else None.
+    columns_ : how categorical columns and missing values became numbers (``estimators.tables``), or None.
+    outcomes_ : the ``Outcomes``, bounds and values that draws respect.
+    calibration_ : with ``calibrate`` the ``Calibration`` behind the intervals, else None.
     n_features_in_, feature_names_in_, n_outputs_ : as in scikit-learn.
 
     Examples
@@ -144,10 +134,6 @@ class LocalW2Regressor(Answering, Judged, RegressorMixin, BaseEstimator):  # typ
     >>> bool(lower < 8.4 < upper)
     True
     """
-
-    # Known before the fit: a part of a calibration has those of the whole.
-    _chosen_base: str | None = None
-    _known_outcomes: Outcomes | None = None
 
     def __init__(
         self,
@@ -206,7 +192,7 @@ class LocalW2Regressor(Answering, Judged, RegressorMixin, BaseEstimator):  # typ
         self.verbose = verbose
 
     def __sklearn_tags__(self) -> Tags:
-        """What scikit-learn should know: several outputs, missing values and names are welcome."""
+        """What scikit-learn should know: several outputs, missing values and categories are welcome."""
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         tags.target_tags.single_output = True
@@ -215,73 +201,160 @@ class LocalW2Regressor(Answering, Judged, RegressorMixin, BaseEstimator):  # typ
         return tags
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Learn the law of y given x from rows X (N, p) and outputs y (N,) or (N, d)."""
-        # A copy is fitted: a refit that fails leaves the old fit whole.
-        adopt(self, type(self)(**self.get_params(deep=False))._fit(X, y))
-        clear_checkpoints(self)
+        """Learn the conditional distribution of y given x from rows X (N, p) and outputs y (N,) or (N, d)."""
+        # A fresh estimator reads the table: a refit that fails leaves the old fit whole.
+        x, y, columns = read_table(type(self)(), X, y)
+        outputs = np.ascontiguousarray(y, dtype=np.float64).reshape(len(x), -1)
+        recipe = self._recipe(x, outputs, columns)
+        law, trained = learn(recipe, x, outputs)
+        self._keep(law, y.ndim, trained.fit, SeenRows.of(x, outputs), trained.chosen, trained.plan)
+        if self.checkpoint is not None and trained.fit.stopped == "all epochs done":
+            settings.remove_checkpoints(*recipe.checkpoints)
         return self
 
-    def _fit(self, X: Any, y: Any) -> Self:
-        X, y, self.columns_ = read_table(self, X, y)
-        self._check_settings()
-        outputs = np.ascontiguousarray(y, dtype=np.float64).reshape(len(X), -1)
-        # Without scales of their own the numbers meet the network's float32.
-        for values, name in ((X, "X"), (outputs, "y")):
-            check_range(values, name, LARGEST if self.standardize else 1e18)
-        self._y_ndim, self.n_outputs_ = y.ndim, outputs.shape[1]
-        self.outcomes_ = self._known_outcomes or Outcomes.of(outputs, self.bounds, self.values)
-        data = fingerprint(self, X, outputs)
-        seed = fit_seed(self.random_state, data if self.checkpoint is not None else None)
-        config, device = self._config(seed, data), device_of(self.device)
-        net = RandomMLP(
-            X.shape[1],
-            self.n_outputs_,
-            self.width,
-            self.depth,
-            self.residual,
-            self.activation,
-            generator=torch.Generator().manual_seed(seed),
-        )
-        rows = fitted_rows(self.calibrate, len(X), seed)
-        objective, center = self._objective(X[rows], outputs[rows], net.to(device), config)
-        inputs = self._inputs(X[rows]).to(device, torch.float32)
-        self.fit_: Fit = train(net, objective, inputs, self.plan_.applied(config))
-        self.model_ = net.cpu().double().eval()
-        self._prediction_seed = seed
-        if not self.outcomes_.free:
-            self.outcomes_ = self._matched(X[rows], outputs[rows], center, seed)
-        self.seen_rows_ = SeenRows.of(X, outputs)
-        self.calibration_ = calibrated(self, X, outputs, seed) if self.calibrate else None
-        return self
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """The mean of y at each row, (N,) or (N, d), and with ``return_std`` its standard deviation.
+
+        An integral over draws of omega that are common to all rows, from a stored seed: a row's prediction is
+        always the same, whatever rows come with it.
+        """
+        mean, variance = self.law_.moments(self.encode(X))
+        return (self._shaped(mean), self._shaped(np.sqrt(variance))) if return_std else self._shaped(mean)
+
+    def sample(self, X: Any, n_samples: int = 1, random_state: Any = None) -> Array:
+        """Independent draws of y at every row, (S, N) or (S, N, d), independent between rows too."""
+        x, count = self.encode(X), check_count(n_samples, "n_samples", 1)
+        return self._shaped(self.law_.sample(x, count, settings.draw_seed(random_state)))
+
+    def predict_quantiles(self, X: Any, q: Any = (0.05, 0.5, 0.95)) -> Array:
+        """Quantiles of y at every row, (len(q), N) or (len(q), N, d), output by output; 0 < q < 1.
+
+        They come from the same common draws as ``predict`` and increase with q. They are never calibrated.
+        """
+        return self._shaped(self.law_.quantiles(self.encode(X), settings.check_levels(q)))
+
+    def predict_interval(self, X: Any, coverage: float = 0.9, joint: bool = False) -> tuple[Array, Array]:
+        """The central prediction interval of probability ``coverage``: its lower and upper ends.
+
+        Each output has its own, or with ``joint`` they form a box that holds all outputs together. Intervals
+        are calibrated if the fit was (``calibrate=True``), and otherwise quantiles of the draws.
+        """
+        x = self.encode(X)
+        coverage, joint = check_probability(coverage, "coverage"), check_flag(joint, "joint")
+        if self.calibrate and self.calibration_ is None:
+            warnings.warn(
+                "calibrate=True, but this fit is not calibrated: it was interrupted, or made without. These "
+                "intervals are quantiles of the draws; fit again to calibrate them.",
+                stacklevel=2,
+            )
+        lower, upper = self.law_.interval(x, coverage, joint)
+        return self._shaped(lower), self._shaped(upper)
+
+    def encode(self, X: Any) -> Array:
+        """The numbers (N, q) that the rows of a table become: what the network and the base see."""
+        check_is_fitted(self, "law_")
+        return read_rows(self, X, self.law_.columns)
+
+    def on_numbers(self) -> LocalW2Regressor:
+        """The same fit as an estimator of the numbers that ``encode`` gives."""
+        check_is_fitted(self, "law_")
+        view = type(self)(**self.get_params(deep=False))
+        law = replace(self.law_, columns=Columns(self.law_.columns.width))
+        view._keep(law, self._y_ndim, self.fit_, self.seen_rows_, self._chosen, self.plan_)
+        return view
 
     def to_stored(self) -> Stored:
-        """Everything that prediction needs: plain settings, tensors and regressors (see ``persistence``)."""
-        check_is_fitted(self, "model_")
-        return store_regressor(self)
+        """Everything that prediction needs: plain plain, tensors and regressors."""
+        check_is_fitted(self, "law_")
+        parameters = self.get_params(deep=False)
+        plain, tensors, regressors = self.law_.to_stored()
+        base = parameters.pop("base")
+        if not (base is None or isinstance(base, str)):
+            regressors["base"], base = base, {"regressor": "base"}
+        fit, history = stored_values.store_fit(self.fit_)
+        counts, seen = stored_values.store_seen(self.seen_rows_)
+        plain |= {
+            "parameters": {"base": base} | stored_values.store_parameters(parameters),
+            "y_ndim": self._y_ndim,
+            "balls": {
+                name: stored_values.store_value(name, getattr(self, f"{name}_")) for name in ("delta", "norm")
+            },
+            "fit": fit,
+            "seen_rows": counts,
+        }
+        return Stored(type(self).__name__, plain, tensors | history | seen, regressors)
 
     @classmethod
     def from_stored(cls, stored: Stored) -> LocalW2Regressor:
         """The estimator that ``to_stored`` described; its predictions are equal bit for bit."""
+        with stored_values.check_fits_together(stored, cls.__name__):
+            return cls._from_stored(stored)
+
+    @classmethod
+    def _from_stored(cls, stored: Stored) -> LocalW2Regressor:
+        plain, tensors, regressors = stored.settings, stored.tensors, dict(stored.regressors)
+        parameters = stored_values.restore_parameters(plain["parameters"])
+        if parameters["base"] == {"regressor": "base"}:
+            parameters["base"] = regressors.pop("base")
+        elif parameters["base"] not in (None, "auto"):
+            raise ValueError(f"base={parameters['base']!r} is unknown.")
+        n_models = len(regressors.keys() - {"columns"})
+        if (parameters["base"] is None) != (n_models == 0):
+            raise ValueError(f"there are {n_models} base models for base={parameters['base']!r}.")
         estimator = cls()
-        restore_regressor(estimator, stored)
+        estimator.set_params(**parameters)
+        law = ConditionalLaw.from_stored(plain, tensors, regressors)
+        d = len(law.outcomes.lower)
+        estimator._keep(
+            law,
+            stored_values.whole_number(plain["y_ndim"], 1 if d == 1 else 2, 2),
+            stored_values.restore_fit(law.network.net, plain["fit"], tensors),
+            stored_values.restore_seen(plain.get("seen_rows"), tensors),
+            _restore_balls(plain.get("balls")),
+            None,
+        )
         return estimator
 
-    def save(self, path: Any) -> None:
-        """Write the fitted estimator to one file without pickle; ``localw2.load`` reads it."""
-        write(path, self.to_stored())
-
-    def _check_settings(self) -> None:
-        for name in ("debiased", "residual", "standardize", "storable", "calibrate"):
+    def _recipe(self, x: Array, y: Array, columns: Columns) -> Recipe:
+        """The checked settings of a fit to rows x (N, p), y (N, d)."""
+        for name in ("storable", "calibrate"):
             check_flag(getattr(self, name), name)
         check_count(self.n_folds, "n_folds", 2, why="a row needs a base model that has not seen it")
-        check_files(self)
-        if not (isinstance(self.norm, Norm) or (isinstance(self.norm, str) and self.norm == "auto")):
-            raise ValueError(f"norm={self.norm!r} is not known; give 'auto' or a Norm, such as Euclidean().")
-        check_delta(self.delta)
-        check_outcomes(self.bounds, self.values)
+        settings.check_files(self.checkpoint, self.history, self.random_state)
+        settings.check_norm_setting(self.norm)
+        settings.check_delta(self.delta)
+        self._check_base()
+        # Without scales of their own the numbers reach the network's single precision as they are.
+        for values, name in ((x, "X"), (y, "y")):
+            settings.check_range(
+                values, name, settings.LARGEST if self.standardize else settings.LARGEST_SINGLE
+            )
+        fingerprint = settings.hash_fit(self.get_params(deep=False), x, y)
+        seed = settings.seed_fit(self.random_state, fingerprint if self.checkpoint is not None else None)
+        device = settings.find_device(self.device)
+        discrepancy = settings.choose_discrepancy(self.discrepancy, self.debiased, y.shape[1])
+        own = {name: getattr(self, name) for name in _NETWORK if name != "discrepancy"}
+        return Recipe(
+            columns=columns,
+            network=Network(discrepancy, **own),
+            outcomes=Outcomes.of(y, self.bounds, self.values),
+            base=self.base,
+            delta=self.delta,
+            norm=self.norm,
+            n_folds=self.n_folds,
+            calibrate=self.calibrate,
+            device=device,
+            seed=seed,
+            verbose=bool(self.verbose),
+            fingerprint=fingerprint,
+            checkpoint=None if self.checkpoint is None else str(self.checkpoint),
+            history=self.history,
+        )
+
+    def _check_base(self) -> None:
         if self.base is None or (isinstance(self.base, str) and self.base == "auto"):
             return
-        # Of a stack of regressors only the class has predict before it is fitted.
+        # An unfitted stack of regressors has predict on its class only.
         methods = [name for name in ("fit", "predict") if hasattr(type(self.base), name)]
         if isinstance(self.base, type) or len(methods) < 2:
             raise ValueError(
@@ -296,52 +369,41 @@ class LocalW2Regressor(Answering, Judged, RegressorMixin, BaseEstimator):  # typ
                     "to fit without save()."
                 ) from error
 
-    def _config(self, seed: int, data: str) -> FitConfig:
-        return FitConfig(
-            max_epochs=self.max_epochs,
-            learning_rate=self.learning_rate,
-            weight_decay=self.weight_decay,
-            schedule=self.schedule,
-            n_draws=self.n_draws,
-            batch_balls=self.batch_balls,
-            seed=seed,
-            progress=bool(self.verbose),
-            checkpoint=None if self.checkpoint is None else str(self.checkpoint),
-            resume=self.checkpoint is not None,
-            history=self.history,
-            fingerprint=data,
-        )
+    def _keep(
+        self,
+        law: ConditionalLaw,
+        y_ndim: int,
+        fit: Fit,
+        seen: SeenRows | None,
+        chosen: ChosenBalls | None,
+        plan: RowPlan | None,
+    ) -> None:
+        """Take over a law and what describes it, with nothing left of an older fit."""
+        self._forget()
+        self.law_, self._y_ndim, self._chosen = law, y_ndim, chosen
+        self.fit_, self.seen_rows_, self.plan_ = fit, seen, plan
+        self.n_features_in_, self.n_outputs_ = law.columns.n_features, len(law.outcomes.lower)
+        if law.columns.names is not None:
+            self.feature_names_in_ = np.array(law.columns.names, dtype=object)
+        self.columns_ = law.columns if law.columns.encoder is not None else None
+        self.base_models_, self.base_name_ = law.mean.models, law.mean.name
+        self.base_slope_, self.base_intercept_ = law.mean.slope, law.mean.intercept
+        self.model_ = law.network.net
+        self.outcomes_, self.calibration_ = law.outcomes, law.calibration
+        self.selection_ = None if chosen is None else chosen.selection
+        if chosen is not None:
+            self.delta_, self.norm_ = chosen.balls, chosen.norm
 
-    def _objective(self, X: Array, y: Array, net: RandomMLP, config: FitConfig) -> tuple[Objective, Array]:
-        """The loss on what the base leaves, and its means out of fold; learns scales and base on the way."""
-        device = next(net.parameters()).device
-        discrepancy = discrepancy_of(self.discrepancy, self.debiased, self.n_outputs_)
-        self._x_mean, self._x_scale = moments(X, self.standardize)
-        mean, base_rows = center_rows(
-            self.base, X, y, self.n_folds, config.seed % 2**32, self._chosen_base, self.standardize
-        )
-        self.base_models_, self.base_name_ = mean.models, mean.name
-        self.base_slope_, self.base_intercept_ = mean.slope, mean.intercept
-        residuals = y - mean.out_of_fold
-        self._y_factor, whiten = factor(residuals, self.standardize)
-        residuals = residuals @ whiten
-        loss = ResidualLoss(discrepancy, self.base is not None and self.debiased, device)
-        if isinstance(self.delta, list | tuple):
-            options = [choose_balls(X, y, mean, delta, self.norm, self.debiased) for delta in self.delta]
-            inputs = self._inputs(X).to(device, torch.float32)
-            chosen = choose_by_training(options, X, residuals, inputs, net, loss, config)
-        else:
-            chosen = choose_balls(X, y, mean, self.delta, self.norm, self.debiased)
-        self.delta_, self.norm_, self.selection_ = chosen.balls, chosen.norm, chosen.selection
-        balls = chosen.neighborhoods(X)
-        self.plan_ = plan_rows(balls, chosen.balls, self.batch_balls, base_rows)
-        return loss.objective(
-            X, residuals, chosen, balls, self.plan_.batch_balls is not None
-        ), mean.out_of_fold
+    def _shaped(self, values: Array) -> Array:
+        return values[..., 0] if self._y_ndim == 1 else values
 
-    def _matched(self, X: Array, y: Array, center: Array, seed: int) -> Outcomes:
-        """Outcomes whose cuts suit the draws at some of the rows."""
-        chosen = np.random.default_rng(seed).permutation(len(X))[:MATCHED_ROWS]
-        generator = torch.Generator().manual_seed(seed)
-        draws = independent_draws(self.model_, self._inputs(X[chosen]), MATCHED_DRAWS, generator).numpy()
-        return self.outcomes_.matched((draws @ self._y_factor + center[chosen]).reshape(-1, y.shape[1]), y)
+
+def _restore_balls(plain: Any) -> ChosenBalls | None:
+    """The balls that a file names; files of the first release have none."""
+    if plain is None:
+        return None
+    delta, norm = (stored_values.restore_object(plain[name]) for name in ("delta", "norm"))
+    settings.check_delta(delta)
+    if not isinstance(norm, Norm) or isinstance(delta, str | list | tuple):
+        raise ValueError(f"balls={str(plain)[:80]} are not balls.")
+    return ChosenBalls(delta, norm, "stored")

@@ -1,1 +1,1 @@
-"""An exact test of any sampler: observed and simulated outputs of random rows change places."""
+"""An exact test of any sampler, which swaps observed and simulated outputs in random rows."""

@@ -1,4 +1,4 @@
-"""Does a sampler's law of y given x agree with the data's? An exact test, and a map of where it does not."""
+"""An exact test of a sampler: is its distribution of y given x the data's, and where is it not?"""
 
 from __future__ import annotations
 
@@ -16,36 +16,44 @@ from localw2._validation import (
     check_flag,
     check_probability,
     check_radius,
-    seed_of,
+    seed_from,
 )
-from localw2.balls.norms import Norm, check_norm
-from localw2.balls.ragged import Balls, Nearest, compact, merge
+from localw2.balls.neighborhoods import Nearest
+from localw2.balls.norms import Norm, Weighted, check_norm
+from localw2.balls.ragged import Balls, compact, merge
 from localw2.balls.search import BallSearch, nearest_search, radius_search
-from localw2.judging.seen_rows import SeenRows, SeenRowsWarning, judge_seen, rows_of, trained_on
-from localw2.judging.swap_test.draws import DependentDrawsWarning, SamplerDraws, owner_of
+from localw2.judging.sampler import SamplerDraws, as_inputs, encode_rows, find_owner
+from localw2.judging.seen_rows import SeenRows, SeenRowsWarning, judge_seen, sketch_training_rows
+from localw2.judging.swap_test.draws import DependentDrawsWarning
 from localw2.judging.swap_test.pairs import SwapPairs
 from localw2.judging.swap_test.plots import draw_test
-from localw2.judging.swap_test.statistics import PooledBalls, max_t, permutation_pvalue, random_swaps
+from localw2.judging.swap_test.statistics import PooledBalls, draw_swaps, max_t, permutation_pvalue
 
-# Balls, and edges (ball, row) times columns (directions, times), that are compared unless n_centers is given:
-# 999 swaps then take some seconds. Overlapping balls say the same: 30 had the power of 500 (one input).
+# Limits on the number of balls, and on edges (ball, row) times columns (directions, times), that hold unless
+# n_centers is given: 999 swaps then take some seconds. Overlapping balls carry the same information: 30 had
+# the power of 500 (one input).
 MOST_CENTERS, LEAST_CENTERS, MOST_EDGES = 500, 50, 1 << 18
-# Noise shared by more rows than this, as sampler_draws measures it, is told of.
+# delta="auto" takes the nearest third of the rows for one input and a fifth for several, but at least 20. At
+# N = 1000 larger balls had more power against an SD that is 20 % off everywhere (one input: .86 for a fifth,
+# .93 for a third, .96 for half of the rows), but missed shifts whose sign depends on x (four inputs: .72 for
+# a fifth, .52 for a third); below a tenth, power fell against all but the most local errors.
+AUTO_SHARE, AUTO_SHARE_OF_ONE_INPUT, LEAST_AUTO = 5, 3, 20
+# Noise that more rows than this share (see DrawMoments.measure_dependence) invalidates the test.
 SHARED_NOISE = 5.0
 
 
 @final
 @dataclass(frozen=True, repr=False, eq=False)
 class ConditionalTest:
-    """What ``conditional_test`` found: the p-value, and where the laws differ.
+    """The result of ``conditional_test``: the p-value, and where the distributions differ.
 
-    ``null`` (B,) holds the statistic after each swap. The map has an entry for each of the n ball centres:
-    ``centers`` are their rows, ``center_x`` (n, p) their x, ``ball_sizes`` the rows in each ball,
-    ``ball_statistics`` the z of each ball and ``ball_pvalues`` its p-value, adjusted for looking at all of
-    them: the chance that any is <= level under the null is at most level. ``ball_limit`` is the z that must
-    be exceeded for that. ``seen_share`` is the share of the ``n_rows`` rows that are equal to training rows,
-    NaN where that cannot be told, and ``seen`` whether that is more than chance; ``shared_noise`` is about
-    how many rows share the noise of a draw, 1 if they are independent.
+    ``null`` (B,) holds the statistic after each swap. The map has one entry for each of the n balls:
+    ``centers`` are the row numbers of the centres, ``center_x`` (n, p) their x, ``ball_sizes`` the number of
+    rows per ball, ``ball_statistics`` the z of each ball and ``ball_pvalues`` its p-value, adjusted for
+    looking at all balls: under the null the probability that any of them is <= level is at most level.
+    ``ball_limit`` is the z that a ball must exceed to be rejected. ``seen_share`` is the share of the
+    ``n_rows`` rows that equal training rows (NaN if unknown), and ``seen`` whether it is larger than chance
+    explains; ``shared_noise`` is roughly how many rows share the noise of a draw, 1 if they are independent.
     """
 
     pvalue: float
@@ -75,36 +83,43 @@ class ConditionalTest:
         return self.ball_pvalues <= self.level
 
     @property
+    def valid(self) -> bool:
+        """Whether the rows were new to the sampler and its draws independent, as far as was checked."""
+        return not self.seen and self.shared_noise <= SHARED_NOISE
+
+    @property
     def verdict(self) -> str:
         """The outcome in words."""
         if self.seen:
             share = f"{100 * self.seen_share:.3g} %"
-            return f"not valid: {share} of these rows are equal to training rows. Test it on new rows."
-        if self.shared_noise > SHARED_NOISE:
-            return "not valid: the draws share noise from row to row. Draw anew for every row."
+            return f"Not valid: {share} of these rows are training rows. Test the sampler on new rows."
+        if not self.valid:
+            return "Not valid: the draws share noise between rows. Draw independently for every row."
         if not self.reject and _too_few(self.n_rows, self.level):
-            return "too few rows to tell"
+            return "There are too few rows to tell."
         if not self.reject:
-            return "no difference between the sampler's law of y given x and the data's was found"
-        return "the sampler's law of y given x differs from the data's" + self._where()
+            return "No difference was found between the sampler's distribution of y given x and the data's."
+        return f"The sampler's distribution of y given x differs from the data's{self._say_where()}."
 
-    def _where(self) -> str:
+    def _say_where(self) -> str:
         failing = self.rejected_balls
         if len(failing) == 1:
             return ""
         if not failing.any():
-            return ", in no single place clearly"
+            return ", but not clearly in any single ball"
         text = f", clearly in {failing.sum()} of {len(failing)} balls"
         if self.center_x.shape[1] == 1:
-            # The worst place, not the range: that would hang on a single ball rejected by chance.
+            # The worst place, not the range, which would depend on a single ball rejected by chance.
             text += f", most of all around x = {self.center_x[np.argmax(self.ball_statistics), 0]:.3g}"
         return text
 
     def summary(self) -> str:
-        """The verdict, the figures behind it and what was noted on the way, a line each."""
+        """The verdict, the figures behind it and any notes, one line each."""
         sizes = self.ball_sizes
         figures = f"p = {self.pvalue:.4g} from {len(self.null)} swaps (level {self.level:g})"
-        balls = f"balls: {len(sizes)}, of {sizes.min()} to {sizes.max()} rows (median {np.median(sizes):.0f})"
+        extent = f"{sizes.min()} to {sizes.max()} rows (median {np.median(sizes):.0f})"
+        extent = extent if sizes.min() < sizes.max() else f"{sizes[0]} rows"
+        balls = f"{len(sizes)} {'balls' if len(sizes) > 1 else 'ball'} of {extent}"
         lines = [self.verdict, figures, balls, *self.notes]
         return "\n".join(lines)
 
@@ -112,22 +127,20 @@ class ConditionalTest:
         return f"ConditionalTest(p = {self.pvalue:.4g}: {self.verdict})"
 
     def plot(self, axes: Any = None) -> Any:
-        """The null sample with the observed statistic, and the map of the balls (if there are several).
+        """Draw the null sample with the observed statistic and, if there are several balls, their map.
 
-        The map shows z against the input, over two inputs, or against the one of more inputs along which it
-        varies most. Returns the array of one or two Axes; ``axes`` are used instead where given.
+        The map shows z against the input if there is one, over the plane if there are two, and otherwise
+        against the input along which z varies most. Draws into ``axes`` if given; returns one or two Axes.
         """
-        return draw_test(self.null, self.statistic, self.pvalue, self._map(), axes)
-
-    def _map(self) -> tuple[Array, Array, Array, float]:
-        return self.center_x, self.ball_statistics, self.rejected_balls, self.ball_limit
+        where = self.center_x, self.ball_statistics, self.rejected_balls, self.ball_limit
+        return draw_test(self.null, self.statistic, self.pvalue, where, axes)
 
 
 def conditional_test(
     x: Any,
     y: Any,
     sampler: Any,
-    delta: float | Nearest | None,
+    delta: float | Nearest | str | None = "auto",
     *,
     norm: Norm | None = None,
     n_permutations: int = 999,
@@ -140,47 +153,52 @@ def conditional_test(
     fitted_on: tuple[Any, Any] | None = None,
     random_state: Any = None,
 ) -> ConditionalTest:
-    r"""Test whether a sampler's law of y given x is that of the data; the p-value is exact for any sampler.
+    r"""Test whether a sampler's distribution of y given x is the data's, with an exact p-value.
 
-    One draw yhat is taken at every row. If the laws agree, y_i and yhat_i can be swapped in any rows without
-    changing anything, so B random swaps (each row with probability 1/2) tell how large the statistic
+    One draw yhat is made at every row. If the two distributions agree, swapping y_i and yhat_i in any rows
+    changes nothing, so B random swaps (each row with probability 1/2) show how large the statistic
 
     .. math:: T = \frac{\sum_b m_b W_2^2(y, \hat y;\ \text{ball } b)}{\sum_b m_b}
         \quad\text{gets by chance:}\quad p = \frac{1 + \#\{T^* \ge T\}}{B + 1},
 
-    where ball b has m_b rows, at most delta from its centre under ``norm``; ``delta=Nearest(k)`` takes the k
-    nearest rows, None one ball with all rows.
+    where ball b holds the m_b rows within delta of its centre under ``norm``; ``delta=Nearest(k)`` takes the
+    k nearest rows instead, and None makes one ball of all rows. The default, "auto", takes the nearest third
+    of the rows for one input and the nearest fifth for several (at least 20, at most ``max_size``), in
+    standardised columns unless ``norm`` is given. It depends on x alone and not on y or yhat, so a swap
+    cannot change the balls and the p-value stays exact.
 
-    x is (N, p); y is (N,), (N, d), or (N, T, d) for trajectories, which are swapped as wholes. ``sampler`` is
-    a function of x that gives one draw for every row, of the shape of y, or has (or is) a method
-    ``sample(X, n_samples=..., random_state=...)`` as the estimators have.
+    x is (N, p); y is (N,), (N, d), or (N, T, d) for trajectories, each of which is swapped as a whole.
+    ``sampler`` is a function of x that returns one draw for every row, of the shape of y, or it has (or is) a
+    method ``sample(X, n_samples=..., random_state=...)``, as the estimators do.
 
-    **When the p-value is exact**: (1) the sampler has not seen these rows: trained on them it is hardly ever
-    rejected; (2) its draws are independent from row to row; (3) the rows are independent given x (whole
-    trajectories, not a time series cut into rows; no row entered twice). Nothing else matters: not delta, not
-    N, not the form of the law. (1) is checked where the sampler has ``seen_rows_`` or ``fitted_on=(X, y)`` is
-    given, (2) roughly, from the draws that standardise (or ten more); both warn.
+    **The p-value is exact if** (1) the sampler has not seen these rows: one that was trained on them is
+    hardly ever rejected; (2) its draws are independent between rows; (3) the rows are independent given x
+    (whole trajectories, not a time series cut into rows; no row entered twice). Nothing else matters: not
+    delta, not N, not the shape of the distribution. (1) is checked if the sampler has ``seen_rows_`` or
+    ``fitted_on=(X, y)`` is given, (2) roughly, from the draws used for standardising (or ten more); both give
+    a warning.
 
-    ``standardize`` subtracts the sampler's own mean from each row and divides by its SD, both from
-    ``n_moment_draws`` separate draws, and cuts off at 3 SDs: the same map for both members of a pair. It
-    lifts the power much where mean or spread varies within a ball. Draws that repeat yhat (a fixed seed) are
-    left out with a warning; a sampler without spread (a point forecast) is compared as it is. Several outputs
-    are compared along ``n_directions`` random directions, trajectories at no more than 16 times.
+    ``standardize`` subtracts the sampler's own mean from each row, divides by its SD, both estimated from
+    ``n_moment_draws`` separate draws, and clips at 3 SDs: the same map for both members of a pair. This adds
+    much power where the mean or the spread varies within a ball. Draws that repeat yhat (a fixed seed) are
+    left out with a warning; a sampler without spread (a point forecast) is compared without standardising.
+    Several outputs are compared along ``n_directions`` random directions, trajectories at no more than 16
+    times.
 
-    ``n_centers`` balls are looked at, around rows chosen at random (None: 500, or fewer where the work would
-    exceed seconds), each thinned to ``max_size`` rows, except the one ball of ``delta=None``, which keeps all
-    rows. In balls of one row a swap changes nothing.
+    ``n_centers`` is the number of balls, centred at random rows (None: 500, or fewer if that would take more
+    than seconds). Each is thinned to ``max_size`` rows, except the single ball of ``delta=None``. In a ball
+    of one row a swap changes nothing.
 
     >>> rng = np.random.default_rng(0)
     >>> x = rng.uniform(size=(500, 1))
     >>> y = x[:, 0] * rng.normal(size=500)
     >>> conditional_test(x, y, lambda x: x[:, 0] * rng.normal(size=len(x)), delta=0.1, random_state=0)
-    ConditionalTest(p = 0.087: no difference between the sampler's law of y given x and the data's was found)
-    >>> conditional_test(x, y, lambda x: 0.5 * rng.normal(size=len(x)), delta=0.1, random_state=0).pvalue
+    ConditionalTest(p = 0.087: No difference was found between the sampler's distribution of y given x ...
+    >>> conditional_test(x, y, lambda x: 0.5 * rng.normal(size=len(x)), random_state=0).pvalue
     0.001
     """
-    owner = owner_of(sampler)
-    rows, outputs = _checked(rows_of(owner, x), y)
+    owner = find_owner(sampler)
+    rows, outputs = _check_data(encode_rows(owner, x), y)
     level = check_probability(level, "level")
     n_permutations = _check_permutations(n_permutations, level)
     _check_enough(len(rows), level)
@@ -188,18 +206,17 @@ def conditional_test(
         check_count(n_moment_draws, "n_moment_draws", 2) if check_flag(standardize, "standardize") else 0
     )
     n_directions = check_count(n_directions, "n_directions", 1)
-    rng = np.random.default_rng(seed_of(random_state))
-    table = getattr(owner, "columns_", None) is not None  # with names or gaps: the sampler encodes it itself
-    draws = SamplerDraws.of(sampler, x if table else _inputs(x, rows), outputs.shape)
-    share, seen = _check_unseen(draws.owner, fitted_on, rows, as_array(y, "y"))
+    rng = np.random.default_rng(seed_from(random_state))
+    draws = SamplerDraws.of(sampler, as_inputs(owner, x, rows), outputs.shape)
+    share, seen = _check_unseen(owner, fitted_on, rows, as_array(y, "y"))
     pairs = SwapPairs.of(outputs, draws, n_draws, n_directions, rng)
     _check_independent(pairs)
-    centers, balls = _balls(rows, delta, norm, max_size, n_centers, pairs.n_columns, rng)
+    centers, balls = _find_balls(rows, delta, norm, max_size, n_centers, pairs.n_columns, rng)
     distinct, ball_of_center, copies = merge(balls, np.ones(len(centers)))
-    distances = _distances(pairs, distinct, n_permutations, rng)
-    # Weighted by its size a ball's noise (1/m under the null) counts the same everywhere. Where density
-    # varies that had more power than a plain mean (.62 against .55 at an SD 20 % too small, 40 runs); where
-    # it is even neither was better for certain (.70 against .75 at N = 400).
+    distances = _measure_distances(pairs, distinct, n_permutations, rng)
+    # Weighted by ball size, the noise of a ball (1/m under the null) counts the same everywhere. Where the
+    # density of x varies this had more power than a plain mean (.62 against .55 at an SD 20 % too small, 40
+    # runs); where it is uniform neither was clearly better (.70 against .75 at N = 400).
     weights = copies * distinct.sizes
     values = distances @ (weights / weights.sum())
     z, pvalues, limit = max_t(distances, level)
@@ -218,47 +235,40 @@ def conditional_test(
         seen_share=share,
         seen=seen,
         shared_noise=pairs.shared_noise,
-        notes=pairs.notes + _seen_notes(share, seen),
+        notes=pairs.notes + _note_seen(share, seen),
     )
 
 
-def _distances(pairs: SwapPairs, balls: Balls, n: int, rng: np.random.Generator) -> Array:
+def _measure_distances(pairs: SwapPairs, balls: Balls, n: int, rng: np.random.Generator) -> Array:
     """Squared W2 of every ball as observed, then after each of n random swaps: (n + 1, balls)."""
     used, local = compact(balls)
-    swaps = random_swaps(n + 1, len(used), rng)
+    swaps = draw_swaps(n + 1, len(used), rng)
     swaps[0] = False
     return PooledBalls.of(pairs.y[used], pairs.yhat[used], local).distances(swaps)
 
 
-def _checked(x: Any, y: Any) -> tuple[Array, Array]:
+def _check_data(x: Any, y: Any) -> tuple[Array, Array]:
     rows, outputs = as_rows(x), as_array(y, "y").astype(np.float64)
     if outputs.ndim not in (1, 2, 3) or len(outputs) != len(rows):
         raise ValueError(
             f"x has {len(rows)} rows and y has shape {outputs.shape}; y must be (N,), (N, d) or (N, T, d), "
-            "with a row for each row of x."
+            "with one row for each row of x."
         )
     if len(rows) < 2:
-        raise ValueError("one row cannot be tested: swapping its y and yhat changes nothing. Give more rows.")
+        raise ValueError("one row cannot be tested: swapping its y and yhat changes nothing. Pass more rows.")
     return rows, outputs
 
 
-def _inputs(x: Any, rows: Array) -> Any:
-    """What the sampler is given: x as it came if it has columns, else one column of its own kind."""
-    if getattr(x, "ndim", 0) == 2:
-        return x
-    return x.reshape(-1, 1) if hasattr(x, "reshape") else rows
-
-
 def _too_few(n_rows: int, level: float) -> bool:
-    """Whether even the largest statistic is tied too often: a swap of all rows leaves every one as it is."""
+    """Whether no p-value can reach the level; swapping all rows gives the same statistic, hence a tie."""
     return 2.0 ** (1 - n_rows) > level
 
 
 def _check_enough(n_rows: int, level: float) -> None:
     if _too_few(n_rows, level):
         warnings.warn(
-            f"{n_rows} rows can be swapped in {2 ** (n_rows - 1)} ways that differ: the exact p-value is "
-            f"at least {2.0 ** (1 - n_rows):.3g}, too much for level {level:g}. Give more rows.",
+            f"{n_rows} rows allow only {2 ** (n_rows - 1)} different swaps, so the exact p-value is at least "
+            f"{2.0 ** (1 - n_rows):.3g} and nothing can be rejected at level {level:g}. Pass more rows.",
             stacklevel=3,
         )
 
@@ -268,56 +278,59 @@ def _check_permutations(value: Any, level: float) -> int:
     if 1 / (n + 1) > level * (1 + 1e-9):
         warnings.warn(
             f"n_permutations={n} gives no p-value below {1 / (n + 1):.3g}, so nothing can be rejected at "
-            f"level {level:g}. Take at least {int(np.ceil(1 / level - 1e-9)) - 1}, better 999.",
+            f"level {level:g}. Use at least {int(np.ceil(1 / level - 1e-9)) - 1}, preferably 999.",
             stacklevel=3,
         )
     return n
 
 
 def _check_unseen(owner: Any, fitted_on: Any, x: Array, y: Array) -> tuple[float, bool]:
-    """The share of rows that are equal to training rows (NaN: nothing tells); whether it is beyond chance."""
+    """The share of rows that equal training rows (NaN if unknown), and whether it is more than chance."""
     seen = getattr(owner, "seen_rows_", None)
     if fitted_on is not None:
         if isinstance(fitted_on, tuple | list) and len(fitted_on) == 2:
-            fitted_on = rows_of(owner, fitted_on[0]), fitted_on[1]
-        seen, x, y = trained_on(fitted_on, x, y)
+            fitted_on = encode_rows(owner, fitted_on[0]), fitted_on[1]
+        seen, x, y = sketch_training_rows(fitted_on, x, y)
     if not isinstance(seen, SeenRows):
         return float("nan"), False
     share, beyond_chance = judge_seen(seen, x, y)
     if beyond_chance:
         about = "" if seen.is_complete else "about "
         warnings.warn(
-            f"{about}{share * len(x):.0f} of these {len(x)} rows are equal to rows that the sampler was "
-            "trained on. The p-value is not valid: a model that has learned these very rows agrees with "
-            "them. Test it on rows that were held back.",
+            f"the sampler was trained on {about}{share * len(x):.0f} of these {len(x)} rows. The p-value is "
+            "not valid, because a model agrees with the rows it has learned. Test it on held-out rows.",
             SeenRowsWarning,
             stacklevel=3,
         )
     return share, beyond_chance
 
 
-def _seen_notes(share: float, beyond_chance: bool) -> tuple[str, ...]:
-    if beyond_chance or not share > 0:  # NaN, too, is no share to tell of
+def _note_seen(share: float, beyond_chance: bool) -> tuple[str, ...]:
+    if beyond_chance or not share > 0:  # also if it is NaN
         return ()
-    return (f"{100 * share:.3g} % of these rows are equal to training rows: few, or no more than by chance",)
+    return (f"{100 * share:.3g} % of these rows equal training rows: few, or no more than by chance.",)
 
 
-def _balls(
+def _find_balls(
     x: Array,
-    delta: float | Nearest | None,
+    delta: float | Nearest | str | None,
     norm: Norm | None,
     max_size: int,
     n_centers: int | None,
     n_columns: int,
     rng: np.random.Generator,
 ) -> tuple[Array, Balls]:
-    """Centres and their balls of at least two rows; nothing here looks at y, so exactness is untouched."""
+    """Centres and their balls of at least two rows. Nothing here looks at y, which keeps the test exact."""
     wanted = MOST_CENTERS if n_centers is None else check_count(n_centers, "n_centers", 1)
     max_size = check_count(max_size, "max_size", 2, why="a swap changes nothing in a ball of one row")
     seed, order = int(rng.integers(2**63)), rng.permutation(len(x))
     if delta is None:
         check_norm(norm)
         return order[:1], Balls(np.array([len(x)]), np.arange(len(x)))
+    if isinstance(delta, str) and delta == "auto":
+        norm = Weighted.standardised(x) if norm is None else norm
+        share = AUTO_SHARE_OF_ONE_INPUT if x.shape[1] == 1 else AUTO_SHARE
+        delta = Nearest(min(max_size, len(x), max(LEAST_AUTO, len(x) // share)))
     search: BallSearch
     if isinstance(delta, Nearest):
         k = check_count(delta.k, "k of Nearest", 2, why="a swap changes nothing in a ball of one row")
@@ -328,9 +341,8 @@ def _balls(
     kept = np.flatnonzero(sizes > 1)
     if len(kept) == 0:
         raise ValueError(
-            f"delta={delta:.6g} leaves all {len(sizes)} balls that were looked at with one row, where "
-            "swapping y and yhat changes nothing. Take a larger delta, so that balls hold 20 rows or more, "
-            "or None for one ball with all rows."
+            f"with delta={delta:.6g} each of the {len(sizes)} balls tried holds one row, where swapping y "
+            "and yhat changes nothing. Use a larger delta, so that balls hold at least 20 rows, or 'auto'."
         )
     if n_centers is None:
         affordable = np.cumsum(sizes[kept]) * n_columns <= MOST_EDGES
@@ -342,17 +354,17 @@ def _balls(
 def _check_independent(pairs: SwapPairs) -> None:
     if pairs.shared_noise > SHARED_NOISE:
         warnings.warn(
-            f"the sampler's draws are not independent from row to row: about {pairs.shared_noise:.0f} rows "
-            "share their noise, as when one omega or one set of weights serves a whole call. The p-value is "
-            "then not valid. Draw anew for every row, as the estimators' sample does.",
+            f"the sampler's draws are not independent between rows: about {pairs.shared_noise:.0f} rows "
+            "share their noise, as when a call uses one omega or one set of weights for all rows. The "
+            "p-value is not valid. Draw independently for every row, as the estimators' sample does.",
             DependentDrawsWarning,
             stacklevel=3,
         )
     elif pairs.repeats:
         warnings.warn(
-            "the sampler's draws repeat: some that should be new equal the one that is compared, as with a "
-            "fixed random_state inside the sampler. They were left out of its mean and SD. Let every call "
-            "draw anew, or use the random_state that sample is given.",
+            "the sampler's draws repeat: some that should be new equal the draw that is compared with y, as "
+            "happens with a fixed random_state inside the sampler. They were left out of its mean and SD. "
+            "Make new draws in every call, or use the random_state that is passed to sample.",
             DependentDrawsWarning,
             stacklevel=3,
         )

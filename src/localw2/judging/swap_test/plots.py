@@ -1,4 +1,4 @@
-"""Pictures of a test of a sampler: the null sample, and the map of where the laws differ."""
+"""Plots of a conditional test: the null sample, and a map of where the distributions differ."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import numpy as np
 from localw2._validation import Array
 from localw2.plots import DATA, MODEL, TRUTH, _panels
 
-# Groups of an input whose mean z are compared to see along which input z varies most.
+# An input is cut into this many groups, whose mean z are compared, to find where z varies most.
 GROUPS = 8
 
 
 def draw_test(
     null: Array, statistic: float, pvalue: float, where: tuple[Array, Array, Array, float], axes: Any = None
 ) -> Any:
-    """The null histogram (B,) with the statistic, and the map, if there are several balls: the Axes.
+    """Draw the null sample (B,) with the statistic and, if there are several balls, the map; return the Axes.
 
-    ``where`` holds the centres' x (n, p), their z (n,), which are rejected (n,), and the z to be exceeded.
+    ``where`` holds x of the centres (n, p), z (n,), a mask of rejected balls (n,), and the z to be exceeded.
     """
     axes = _panels(axes, 1 if len(where[0]) == 1 else 2)
     _draw_null(axes[0], null, statistic, pvalue)
@@ -38,12 +38,12 @@ def _draw_null(ax: Any, null: Array, statistic: float, pvalue: float) -> None:
 
 
 def _draw_line(ax: Any, x: Array, z: Array, rejected: Array, limit: float) -> None:
-    column = 0 if x.shape[1] == 1 else strongest_input(x, z)
+    column = 0 if x.shape[1] == 1 else find_strongest_input(x, z)
     for chosen, color, label in ((~rejected, MODEL, "ball"), (rejected, TRUTH, "ball, rejected")):
         if chosen.any():
             ax.plot(x[chosen, column], z[chosen], ".", ms=5, alpha=0.7, color=color, label=label)
     if np.isfinite(limit):
-        ax.axhline(limit, color=DATA, lw=1, ls="--", label="limit for all balls together")
+        ax.axhline(limit, color=DATA, lw=1, ls="--", label="limit for all balls jointly")
     ax.set_xlabel("x" if x.shape[1] == 1 else f"$x_{{{column + 1}}}$ of the centre")
     ax.set_ylabel("z of the ball")
     _legend_above(ax)
@@ -61,22 +61,22 @@ def _draw_plane(ax: Any, x: Array, z: Array, rejected: Array, limit: float) -> N
 
 
 def _legend_above(ax: Any) -> None:
-    """Outside the axes: the observed line may be anywhere inside."""
+    """Above the axes, because the observed line may be anywhere inside them."""
     ax.legend(
         frameon=False, fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, columnspacing=1.2
     )
 
 
-def strongest_input(x: Array, z: Array) -> int:
-    """The column of x (n, p) whose groups by rank differ most in their mean z (n,).
+def find_strongest_input(x: Array, z: Array) -> int:
+    """The column of x (n, p) whose groups (by rank) differ most in mean z (n,).
 
     >>> x = np.random.default_rng(0).uniform(size=(200, 3))
-    >>> strongest_input(x, (x[:, 1] - 0.5) ** 2)
+    >>> find_strongest_input(x, (x[:, 1] - 0.5) ** 2)
     1
     """
     explained = []
     for column in x.T:
-        _, rank = np.unique(column, return_inverse=True)  # copies share a group
+        _, rank = np.unique(column, return_inverse=True)  # equal values share a group
         group = rank * min(GROUPS, rank.max() + 1) // (rank.max() + 1)
         count = np.bincount(group)
         means = np.bincount(group, weights=z) / np.maximum(count, 1)

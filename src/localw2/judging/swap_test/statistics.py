@@ -1,8 +1,8 @@
 r"""Squared W2 inside balls under many swaps of (y, yhat) in random rows, without a sort for each swap.
 
-Swapping moves values from one sample to the other and leaves the pooled 2m values of a ball as they are. So
-each ball is sorted once; a swap then only says which of its sorted values belong to which sample, and taking
-those out in order gives both samples sorted.
+Swapping moves values from one sample to the other but does not change the pooled 2m values of a ball. So
+each ball is sorted once; a swap then only decides which sorted values belong to which sample, and selecting
+them in order gives both samples sorted.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from localw2._validation import Array
 if TYPE_CHECKING:
     from localw2.balls.ragged import Balls
 
-# Edges (ball, row) handled at a time: few enough for the cache, many enough to hide the cost of a numpy call.
+# Edges (ball, row) handled at a time: few enough for the cache, enough to hide the cost of a numpy call.
 BLOCK_EDGES = 1 << 15
-# Swap flags (1 byte each, two a row) held at a time.
+# Swap flags (1 byte each, two per row) held at a time.
 CHUNK_FLAGS = 1 << 24
 # Sums of equal terms may differ by rounding; statistics closer than this (relative) count as tied.
 TIE = 1e-10
@@ -29,7 +29,7 @@ TIE = 1e-10
 @final
 @dataclass(frozen=True)
 class _Piece:
-    """Some balls of one column: where their pooled values stand in the column's order, and these values."""
+    """Some balls of one column: their pooled values and the positions of these in the column's order."""
 
     first: int
     places: Array
@@ -64,7 +64,7 @@ class PooledBalls:
 
     @classmethod
     def of(cls, y: Array, yhat: Array, balls: Balls) -> PooledBalls:
-        """Sort each column once and place every ball's values in that order."""
+        """Sort each column once and locate every ball's values in that order."""
         cuts = np.flatnonzero(np.diff(np.cumsum(balls.sizes) // BLOCK_EDGES)) + 1
         bounds = np.concatenate([[0], cuts, [len(balls.sizes)]])
         orders, pieces = [], []
@@ -74,7 +74,7 @@ class PooledBalls:
             place = np.empty(len(order), np.int64)
             place[order] = np.arange(len(order))
             orders.append(order)
-            pieces.append(tuple(_piece(pooled[order], place, balls, *span) for span in pairwise(bounds)))
+            pieces.append(tuple(_make_piece(pooled[order], place, balls, *span) for span in pairwise(bounds)))
         return cls(len(y), len(balls.sizes), tuple(orders), tuple(pieces))
 
     def distances(self, swaps: Array) -> Array:
@@ -93,11 +93,11 @@ class PooledBalls:
         return found
 
 
-def _piece(pooled: Array, place: Array, balls: Balls, low: int, high: int) -> _Piece:
+def _make_piece(pooled: Array, place: Array, balls: Balls, low: int, high: int) -> _Piece:
     sizes = balls.sizes[low:high]
     begin = int(balls.sizes[:low].sum())
     rows = balls.rows[begin : begin + int(sizes.sum())].astype(np.int64)
-    # Ball and place in one number: sorting these sorts every ball at once.
+    # Ball and position in one number: sorting these numbers sorts every ball at once.
     base = np.repeat(np.arange(len(sizes)) * len(place), sizes)
     keys = np.concatenate([base + place[2 * rows], base + place[2 * rows + 1]])
     keys.sort()
@@ -109,15 +109,15 @@ def _add_distances(piece: _Piece, flags: Array, found: Array) -> None:
     columns = slice(piece.first, piece.first + len(piece.sizes))
     for flag, row in zip(flags, found, strict=True):
         first = flag.take(piece.places)
-        # Integer positions: numpy takes values by a random mask three times more slowly.
+        # Integer positions: selecting by a random mask is three times slower in numpy.
         gap = piece.values.take(first.nonzero()[0])
         gap -= piece.values.take((~first).nonzero()[0])
         gap *= gap
         row[columns] += np.add.reduceat(gap, piece.starts) / piece.sizes
 
 
-def random_swaps(n: int, n_rows: int, rng: np.random.Generator) -> Array:
-    """Swaps (n, n_rows): every row independently with probability 1/2."""
+def draw_swaps(n: int, n_rows: int, rng: np.random.Generator) -> Array:
+    """n random swaps, (n, n_rows): each row is swapped independently with probability 1/2."""
     return rng.integers(0, 2, (n, n_rows), dtype=np.uint8).astype(bool)
 
 
@@ -131,14 +131,14 @@ def permutation_pvalue(observed: float, null: Array) -> float:
 
 
 def max_t(distances: Array, level: float) -> tuple[Array, Array, float]:
-    r"""Westfall and Young's max-T over balls: z, adjusted p-values, and the z that must be exceeded.
+    r"""Westfall and Young's max-T over balls: z, adjusted p-values, and the z that a rejected ball exceeds.
 
     ``distances`` is (B + 1, balls), the observed ones first. With mean and SD of each ball over all B + 1,
 
     .. math:: z_b = (T_b - \bar T_b) / s_b, \quad p_b = (1 + \#\{\max_{b'} z^*_{b'} \ge z_b\}) / (B + 1).
 
-    The observed one is among the B + 1, so that all of them are treated alike and the chance of any
-    p_b <= level under the null is at most level.
+    The observed data are among the B + 1, so that all of these are treated alike and under the null the
+    probability of any p_b <= level is at most level.
 
     >>> z, p, limit = max_t(np.array([[9.0, 1.0], [1.0, 2.0], [2.0, 1.0], [1.0, 1.0]]), level=0.5)
     >>> z.round(2), p, round(limit, 2)

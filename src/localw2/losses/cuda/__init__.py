@@ -1,1 +1,1 @@
-"""The same pairings on a CUDA device, by kernels of our own."""
+"""The same pairings on a CUDA device, computed by our own kernels."""

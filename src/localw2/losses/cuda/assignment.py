@@ -1,7 +1,7 @@
-"""Optimal assignment inside every ball on a CUDA device (d > 1): nothing goes to the host.
+"""Optimal assignment inside every ball on a CUDA device (d > 1), without transfers to the host.
 
 One block of threads solves one ball by shortest augmenting paths in float64 (``ball_assignment.cu``), exactly
-up to rounding, as the host's solvers do. Where optimal pairings are tied, host and device may choose others.
+up to rounding, like the host's solvers. Where optimal pairings are tied, host and device may differ.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from localw2.losses.problem import Match, pairings
 if TYPE_CHECKING:
     from localw2.balls.neighborhoods import Neighborhoods
 
-# Rows of a ball that the kernel's shared memory and registers hold.
+# The most rows of a ball that the kernel's shared memory and registers can hold.
 LARGEST_BALL = 2048
 # Entries of the cost matrices (8 bytes each) solved at a time.
 COST_ELEMENTS = 1 << 26
 # Edges of one rectangle of balls, which bounds the memory of its differences.
 PIECE_ELEMENTS = 1 << 22
-SLOTS = 4  # columns a thread keeps
-SHARED_BYTES = 18  # of shared memory a column
+SLOTS = 4  # columns per thread
+SHARED_BYTES = 18  # of shared memory per column
 _KERNEL = ("ball_assignment.cu", "assign_balls")
 
 
 def can_assign(hoods: Neighborhoods, device: torch.device) -> bool:
     """Whether the balls of a graph can be paired on this device."""
-    small = hoods.cached("largest ball", lambda: int(hoods.sizes.max())) <= LARGEST_BALL
+    small = hoods.compute_once("largest ball", lambda: int(hoods.sizes.max())) <= LARGEST_BALL
     return device.type == "cuda" and small and available(*_KERNEL, device)
 
 
 def solve_on_device(costs: Tensor, sizes: Tensor) -> Tensor:
-    """The column of each row, (problems, n) int32, at the least total cost of costs (problems, n, n) float64.
+    """The column of each row, (problems, n) int32, in the cheapest pairing by costs (problems, n, n) float64.
 
-    Of problem p only the first ``sizes[p]`` (int32) rows and columns count; other entries of the result are
-    their own row. Costs that are not finite give some pairing, never an endless search.
+    Only the first ``sizes[p]`` (int32) rows and columns of problem p count; any other row gets its own index.
+    Costs that are not finite give some pairing, never an endless search.
     """
     problems, width, _ = costs.shape
     columns = torch.arange(width, dtype=torch.int32, device=costs.device).repeat(problems, 1)
@@ -54,7 +54,7 @@ def solve_on_device(costs: Tensor, sizes: Tensor) -> Tensor:
 @final
 @dataclass(frozen=True)
 class BallRectangle:
-    """Balls of like size on a device: ``rows`` (balls, width), padded with N, and their sizes."""
+    """Balls of similar size on a device: ``rows`` (balls, width), padded with N, and their sizes."""
 
     balls: Tensor
     rows: Tensor
@@ -74,10 +74,10 @@ class BallRectangle:
                 for bucket in hoods.buckets(1.25, PIECE_ELEMENTS)
             ]
 
-        return hoods.cached(("rectangles", device), build)
+        return hoods.compute_once(("rectangles", device), build)
 
     def pair(self, left: Tensor, right: Tensor) -> Tensor:
-        """Pair left with right (M, N + 1, d), the last row padding: rows of right (M, balls, width)."""
+        """Pair left with right (M, N + 1, d), whose last row is padding; rows of right, (M, balls, width)."""
         entries, (balls, width) = len(left), self.rows.shape
         partner = torch.empty((entries, balls, width), dtype=torch.int64, device=left.device)
         together = max(1, COST_ELEMENTS // (balls * width**2))
@@ -99,7 +99,7 @@ def _costs(left: Tensor, right: Tensor, rows: Tensor, sizes: Tensor) -> Tensor:
     """Costs (M * balls, width, width) with the same best pairing as squared distances, as on the host.
 
     Left and right are (M, N + 1, d), rows (balls, width) and sizes (M * balls, 1). Each ball is centred and
-    right brought to the scale of left; of |a - b|^2 the column constants are left out, since the solver's
+    right is brought to the scale of left; the column constants of |a - b|^2 are left out, since the solver's
     first step removes them.
     """
     inside = (rows < left.shape[1] - 1)[..., None].repeat(len(left), 1, 1)
@@ -122,13 +122,13 @@ class DeviceAssigned(Match):
     def __init__(self, y: Tensor, yhat: Tensor, hoods: Neighborhoods, debiased: bool) -> None:
         draws, batches, n, _ = self._shape = yhat.shape
         self._terms = pairings(draws, debiased)
-        # A row of zeros at the end is what padding points to.
+        # Padding points to a row of zeros at the end.
         self._samples = torch.nn.functional.pad(torch.cat([y[None], yhat]), (0, 0, 0, 1))
         self._pieces = BallRectangle.all_of(hoods, yhat.device)
-        # Not by a list of indices, which would be a copy from the host and stall the stream.
+        # Not by a list of indices, whose copy from the host would stall the stream.
         left = torch.cat([self._samples[left] for left, _, _ in self._terms])
         right = torch.cat([self._samples[right] for _, right, _ in self._terms])
-        # Rows of all batch entries are numbered through, so that one gather serves them.
+        # Rows are numbered consecutively over batch entries, so that one gather serves all.
         shift = (n + 1) * torch.arange(batches, device=yhat.device)[:, None, None]
         self._partners = [
             piece.pair(left, right).view(len(self._terms), batches, *piece.rows.shape) + shift
@@ -136,7 +136,7 @@ class DeviceAssigned(Match):
         ]
 
     def weigh(self, scale: Tensor, with_y: bool = False) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Add the difference of every pair to one of its rows and take it from the other."""
+        """Add the difference of every pair to one of its rows and subtract it from the other."""
         _, batches, n, d = self._shape
         values = torch.zeros_like(scale, memory_format=torch.contiguous_format)
         total = torch.zeros_like(self._samples)

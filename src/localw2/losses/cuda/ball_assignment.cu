@@ -1,15 +1,15 @@
-// Optimal assignment of many small square cost matrices, exact: one block of threads a problem.
+// Exact optimal assignment for many small square cost matrices, one block of threads per problem.
 //
-// Shortest augmenting paths (Jonker and Volgenant): prices of columns by column reduction, most rows placed by
-// augmenting row reduction, the rest by Dijkstra searches over reduced costs. Column j belongs to thread
+// Shortest augmenting paths (Jonker and Volgenant): column reduction sets the prices of columns, augmenting
+// row reduction places most rows, and Dijkstra searches over reduced costs place the rest. Column j belongs to thread
 // j % threads, which keeps its price and distance in registers; who is paired with whom is in shared memory.
 // All in float64. Keys order any double, NaN too, so that every search ends and the result is a permutation.
 //
 // costs (problems, stride, stride), of which the first sizes[p] rows and columns count; columns (problems,
-// stride) gets the column of each row. Shared memory: 20 bytes a column. Threads: at least stride / SLOTS.
+// stride) gets the column of each row. Shared memory: 20 bytes per column. Threads: at least stride / SLOTS.
 
 #ifndef SLOTS
-#define SLOTS 4  // columns a thread
+#define SLOTS 4  // columns per thread
 #endif
 
 typedef unsigned long long Key;
@@ -43,7 +43,7 @@ __device__ inline void warp_least(Key &key, int &column) {
     key = (Key)least_high << 32 | least_low;
 }
 
-// The same over all warps of the block. Two buffers in turn need one barrier a call instead of two.
+// The same over all warps of the block. Alternating between two buffers needs one barrier per call instead of two.
 __device__ inline void block_least(Key &key, int &column, int &turn) {
     __shared__ Key keys[2][32];
     __shared__ int holders[2][32];

@@ -1,7 +1,7 @@
-// Squared W2 of one output inside many balls, with its gradient: one block of threads a ball and batch entry.
+// Squared W2 of one output inside many balls, with its gradient: one block of threads per ball and batch entry.
 //
 // The ranks of the ball's rows (their places in one sort of all rows, hence distinct) are sorted in shared
-// memory, all draws at once, by a bitonic network of WIDTH places a draw. Then the k-th smallest values meet.
+// memory, all draws at once, by a bitonic network of WIDTH places per draw. Then the k-th smallest values meet.
 // Gradients are added to the rows atomically, hence in no fixed order.
 //
 // Draw s of batch entry b is column s * entries + b of ranks, order and ordered (columns, rows).

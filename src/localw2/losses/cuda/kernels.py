@@ -1,4 +1,4 @@
-"""CUDA kernels compiled at run time by NVRTC, which every CUDA build of torch carries: no compiler is needed.
+"""CUDA kernels compiled at run time by NVRTC, which every CUDA build of torch has: no compiler is needed.
 
 torch's own wrapper (2.9 and later) is private and asks for an installed CUDA toolkit; this needs the two
 libraries alone. Whatever goes wrong is a ``KernelError``, for which each caller has a way without the kernel.
@@ -26,13 +26,13 @@ class KernelError(RuntimeError):
 
 @final
 class Kernel:
-    """One compiled function, to be launched on the current stream; graphs can capture it."""
+    """One compiled function, which runs on the current stream and can be captured in a graph."""
 
     def __init__(self, function: ctypes.c_void_p) -> None:
         self._function = function
 
     def __call__(self, grid: tuple[int, int], threads: int, shared: int, *arguments: Tensor | int) -> None:
-        """Launch: tensors go as pointers, whole numbers as C ints."""
+        """Launch the kernel; tensors are passed as pointers, integers as C ints."""
         values = [
             ctypes.c_void_p(a.data_ptr()) if isinstance(a, Tensor) else ctypes.c_int(a) for a in arguments
         ]
@@ -46,14 +46,14 @@ class Kernel:
 
 @cache
 def kernel(file: str, name: str, device: torch.device, defines: tuple[str, ...] = ()) -> Kernel:
-    """The function ``name`` of a file of this package, compiled for a device; macros as "REAL=float"."""
+    """The function ``name`` in a file of this package, compiled for a device; macros as "REAL=float"."""
     if torch.version.cuda is None:
-        raise KernelError("this torch has no CUDA")
+        raise KernelError("this build of torch has no CUDA support")
     source = files("localw2.losses.cuda").joinpath(file).read_text(encoding="utf-8")
     with torch.cuda.device(device):
         major, minor = torch.cuda.get_device_capability()
         binary = _compile(source, file, [f"--gpu-architecture=sm_{major}{minor}", *_macros(defines)])
-        torch.cuda.current_stream().synchronize()  # makes the device's context the thread's own
+        torch.cuda.current_stream().synchronize()  # makes the device's context current in this thread
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         _check(_driver().cuModuleLoadData(ctypes.byref(module), binary), "load")
         _check(_driver().cuModuleGetFunction(ctypes.byref(function), module, name.encode()), "find")
@@ -62,11 +62,11 @@ def kernel(file: str, name: str, device: torch.device, defines: tuple[str, ...] 
 
 @cache
 def available(file: str, name: str, device: torch.device, defines: tuple[str, ...] = ()) -> bool:
-    """Whether a kernel can be had; the reason why not is logged once."""
+    """Whether a kernel is available; if not, the reason is logged once."""
     try:
         kernel(file, name, device, defines)
     except (KernelError, OSError, RuntimeError) as error:
-        LOG.warning("%s on %s: slower ways are taken, since the kernel failed: %s", name, device, error)
+        LOG.warning("%s on %s: the kernel failed, so slower code is used: %s", name, device, error)
         return False
     return True
 
@@ -96,16 +96,16 @@ def _compile(source: str, file: str, options: list[str]) -> bytes:
 def _text(size: Any, read: Any, program: ctypes.c_void_p) -> bytes:
     length = ctypes.c_size_t()
     if size(program, ctypes.byref(length)):
-        raise KernelError("NVRTC gives no result")
+        raise KernelError("NVRTC returned no result")
     buffer = ctypes.create_string_buffer(length.value)
     if read(program, buffer):
-        raise KernelError("NVRTC gives no result")
+        raise KernelError("NVRTC returned no result")
     return buffer.raw
 
 
 @cache
 def _nvrtc() -> ctypes.CDLL:
-    """The library of torch's CUDA version: as the loader finds it, or from beside torch's own."""
+    """The NVRTC library of torch's CUDA version, found by the loader or next to torch's own libraries."""
     major = str(torch.version.cuda).partition(".")[0]
     home = Path(torch.__file__).parent
     found = [*home.glob("lib/libnvrtc*.so*"), *home.parent.glob(f"nvidia/*/lib/libnvrtc.so.{major}*")]
@@ -116,7 +116,7 @@ def _nvrtc() -> ctypes.CDLL:
             return ctypes.CDLL(name)
         except OSError:
             continue
-    raise KernelError(f"NVRTC {major} is not found; pip install nvidia-cuda-nvrtc brings it.")
+    raise KernelError(f"NVRTC {major} was not found; install it with pip install nvidia-cuda-nvrtc.")
 
 
 @cache
@@ -126,7 +126,7 @@ def _driver() -> ctypes.CDLL:
             return ctypes.CDLL(name)
         except OSError:
             continue
-    raise KernelError("the CUDA driver's library is not found")
+    raise KernelError("the CUDA driver library was not found")
 
 
 def _check(result: int, doing: str) -> None:

@@ -1,7 +1,7 @@
 """Squared W2 of one output on a CUDA device: the sort inside every ball, value and gradient in one kernel.
 
-Beside one sort of all rows, a step is one launch for each power of two among the sizes of balls, where sorts
-by torch take some fifty; a small problem waits for launches most of its time (``ball_sorting.cu``).
+Besides one sort of all rows, a step takes one launch for each power of two among the ball sizes; sorts by
+torch take about fifty, and a small problem spends most of its time on launches (``ball_sorting.cu``).
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from localw2.losses.problem import Match
 if TYPE_CHECKING:
     from localw2.balls.neighborhoods import Neighborhoods
 
-# Bytes of shared memory that a block has on every device; a place of a ball takes 4 of them a draw.
+# Bytes of shared memory that a block has on every device; a position of a ball takes 4 of them per draw.
 SHARED_BYTES = 48 * 1024 - 512
-NARROWEST = 32  # places of a ball, at least: a warp's worth
+NARROWEST = 32  # the fewest positions of a ball: those of a warp
 MOST_THREADS = 512
 _REALS = {torch.float32: "REAL=float", torch.float64: "REAL=double"}
 _KERNEL = ("ball_sorting.cu", "match_balls")
 
 
 def can_sort(hoods: Neighborhoods, yhat: Tensor) -> bool:
-    """Whether the kernel serves simulated outputs (S, B, N, 1) on these balls."""
+    """Whether the kernel can handle simulated outputs (S, B, N, 1) on these balls."""
     if yhat.device.type != "cuda" or yhat.dtype not in _REALS or yhat.shape[1] > 65535:
         return False
-    widest = hoods.cached("widest", lambda: max(int(w) for w in _widths(hoods.sizes).unique()))
+    widest = hoods.compute_once("widest", lambda: max(int(w) for w in _widths(hoods.sizes).unique()))
     fits = 4 * widest * len(yhat) <= SHARED_BYTES
     return fits and available(*_KERNEL, yhat.device, (_REALS[yhat.dtype],))
 
@@ -57,7 +57,7 @@ class DeviceBalls:
 
     @classmethod
     def of(cls, hoods: Neighborhoods, device: torch.device) -> DeviceBalls:
-        """Lay the balls out, once for each graph and device."""
+        """Lay out the balls, once per graph and device."""
 
         def build() -> DeviceBalls:
             widths = _widths(hoods.sizes)
@@ -69,21 +69,21 @@ class DeviceBalls:
                 tuple((width, balls.to(device, torch.int32)) for width, balls in groups),
             )
 
-        return hoods.cached(("device balls", device), build)
+        return hoods.compute_once(("device balls", device), build)
 
     def sort(self, values: Tensor) -> Tensor:
         """Values (B, N) in the order of edges, ascending inside every ball: (B, edges)."""
         count = values.shape[1]
         ball = torch.repeat_interleave(self.sizes) * count
         found = []
-        for ordered, ranks in zip(*_ranked(values)[::2], strict=True):
+        for ordered, ranks in zip(*_rank(values)[::2], strict=True):
             places = torch.sort(ball + ranks[self.rows]).values - ball
             found.append(ordered[places])
         return torch.stack(found)
 
 
-def _ranked(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Values (C, N) ascending, the rows they come from, and the place of every row; ties by row."""
+def _rank(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Values (C, N) ascending, the rows they come from, and the rank of every row; ties are broken by row."""
     ordered, order = torch.sort(values, dim=1, stable=True)
     places = torch.arange(values.shape[1], dtype=torch.int32, device=values.device)
     ranks = torch.empty(values.shape, dtype=torch.int32, device=values.device)
@@ -111,15 +111,15 @@ class SortedTarget:
 
 @final
 class DeviceSorted(Match):
-    """d = 1: the k-th smallest goes to the k-th smallest, ball by ball in one kernel; see ``SortedMatch``."""
+    """d = 1: the k-th smallest values are paired in one kernel, ball by ball; see ``SortedMatch``."""
 
     def __init__(self, target: SortedTarget, yhat: Tensor, debiased: bool) -> None:
         draws, batches, n, _ = yhat.shape
         self._target, self._debiased, self._shape = target, debiased, yhat.shape
-        self._ordered, self._order, self._ranks = _ranked(yhat.detach().reshape(draws * batches, n))
+        self._ordered, self._order, self._ranks = _rank(yhat.detach().reshape(draws * batches, n))
 
     def weigh(self, scale: Tensor, with_y: bool = False) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Launch the kernel for the balls of every width; a gradient in y is not among what it gives."""
+        """Launch the kernel for the balls of every width; it does not compute the gradient in y."""
         assert not with_y
         target, balls = self._target, self._target.balls
         draws, batches, n, _ = self._shape

@@ -1,10 +1,10 @@
 "use strict";
-// The page of the explorer: inputs to questions, answers to numbers and charts. No other host is ever asked.
+// The explorer's page: it turns inputs into questions, and answers into numbers and charts. It asks no other host.
 
 const find = (id) => document.getElementById(id);
 const state = { about: null, x: [], output: 0, distribution: null, sweep: null, sweptFor: null, test: null, curves: null, version: null };
 
-// Four digits, or all those before the point, as a person would write them.
+// Four digits, or all digits before the point, as a person would write them.
 function shown(value) {
   if (value === null || !Number.isFinite(value)) return "–";
   const size = Math.abs(value);
@@ -18,9 +18,13 @@ function css(name) {
   return getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
 }
 
-function complain(text) {
-  find("problem").textContent = text;
-  find("problem").hidden = text === "";
+// What is wrong, by the kind of question: an answer to one must not hide that another failed.
+const problems = {};
+function complain(kind, text) {
+  problems[kind] = text;
+  const all = [...new Set(Object.values(problems))].filter(Boolean).join(" ");
+  find("problem").textContent = all;
+  find("problem").hidden = all === "";
 }
 
 async function ask(path, body, signal) {
@@ -36,17 +40,17 @@ async function ask(path, body, signal) {
   return answer;
 }
 
-// One question of a kind at a time; while it is out, only the latest of those that follow is kept.
-function latest(work) {
+// One question of a kind at a time; while it waits for its answer, only the latest of those that follow is kept.
+function latest(kind, work) {
   let busy = false, next = null;
   return async function start(...values) {
     if (busy) { next = values; return; }
     busy = true;
     try {
       await work(...values);
-      complain("");
+      complain(kind, "");
     } catch (error) {
-      complain(error instanceof TypeError ? "The server does not answer. Is it still running?" : error.message);
+      complain(kind, error instanceof TypeError ? "The server does not respond. Is it still running?" : error.message);
     } finally {
       busy = false;
       if (next !== null) { const follow = next; next = null; start(...follow); }
@@ -98,7 +102,7 @@ function drawDensity() {
     if (most > least) {
       const h = bars(values, least, most);
       top = Math.max(top, ...h.y);
-      traces.push({ type: "bar", x: h.x, y: h.y, width: h.width, marker: { color: css("bars") }, name: `${values.length} observed rows${find("carried").checked ? ", carried" : ""}`, hoverinfo: "skip" });
+      traces.push({ type: "bar", x: h.x, y: h.y, width: h.width, marker: { color: css("bars") }, name: `${values.length} observed rows${find("shifted").checked ? ", shifted" : ""}`, hoverinfo: "skip" });
     }
     low = Math.min(low, least); high = Math.max(high, most);
     traces.push({
@@ -110,7 +114,7 @@ function drawDensity() {
   if (law.y.length) {
     traces.push({
       type: "scatter", mode: "lines", x: law.y, y: law.density, name: "model", fill: "tozeroy", fillcolor: css("band"),
-      line: { color: css("model"), width: 2 }, hovertemplate: "%{x:.4~g}<extra></extra>",
+      line: { color: css("model"), width: 2, simplify: false }, hovertemplate: "%{x:.4~g}<extra></extra>",
     });
   }
   const quantile = (level) => law.quantiles[answer.levels.indexOf(level)];
@@ -140,8 +144,8 @@ function drawNumbers() {
   find("warning").classList.toggle("shown", outside);
   const near = answer.neighbours;
   let text = near === null ? "No observed rows were given." :
-    `Beside it: the ${near.y[0].length} nearest observed rows, at distances ${shown(near.nearest)} to ${shown(near.farthest)} in the model’s norm` +
-    (near.usual === null ? "." : ` (up to ${shown(near.usual)} around 99 % of the rows).`);
+    `Bars and ticks: the ${near.y[0].length} nearest observed rows, at distances ${shown(near.nearest)} to ${shown(near.farthest)} in the model’s norm` +
+    (near.usual === null ? "." : ` (99 % of all rows have theirs within ${shown(near.usual)}).`);
   if (answer.interval !== null) {
     const [low, high] = answer.interval[state.output];
     text += ` Calibrated 90 % interval: ${shown(low)} to ${shown(high)}.`;
@@ -169,7 +173,7 @@ function drawSweep() {
     fill: "toself", fillcolor: color, line: { width: 0 }, name: label, hoverinfo: "skip",
   });
   const traces = [
-    band(0.05, 0.95, css("band"), "90 %"), band(0.25, 0.75, css("deep"), "50 %"),
+    band(0.05, 0.95, css("band"), "90 % interval"), band(0.25, 0.75, css("deep"), "50 % interval"),
     { type: "scatter", mode: "lines", x: answer.x, y: answer.mean[state.output], name: "mean", line: { color: css("model"), width: 2 }, hovertemplate: "%{x:.4~g}: mean %{y:.4~g}<extra></extra>" },
   ];
   let note = "";
@@ -178,14 +182,14 @@ function drawSweep() {
       type: "scatter", mode: "markers", x: answer.rows.x, y: answer.rows.y[state.output], name: "observed", marker: { size: 5, color: css("data"), opacity: 0.75 },
       hovertemplate: "observed %{x:.4~g}, %{y:.4~g}<extra></extra>",
     });
-    note = state.about.inputs.length > 1 ? `Dots: the ${answer.rows.x.length} observed rows nearest in the other inputs. Line: the input as set.` : "Dots: observed rows. Line: the input as set.";
+    note = state.about.inputs.length > 1 ? `Dots: the ${answer.rows.x.length} observed rows closest in the other inputs. Dashed line: the current input.` : "Dots: observed rows. Dashed line: the current input.";
   }
   find("swept-rows").textContent = note;
   Plotly.react("bands", traces, layout({
-    xaxis: { title: { text: name, standoff: 6 }, nticks: find("bands").clientWidth < 520 ? 5 : 10, range: span([...answer.x, state.x[j]]) }, yaxis: { title: { text: target, standoff: 4 } },
+    xaxis: { title: { text: name, standoff: 6 }, nticks: find("bands").clientWidth < 520 ? 5 : 10, range: span([...answer.x, state.x[j]]) }, yaxis: { title: { text: target, standoff: 10 } },
     shapes: [vertical(state.x[j], css("text"), "dash", 1)], margin: { l: 8, r: 10, t: find("bands").clientWidth < 520 ? 46 : 26, b: 36 },
   }), config);
-  find("bands").setAttribute("aria-label", `${target} along ${name}: mean, 50 % and 90 % bands`);
+  find("bands").setAttribute("aria-label", `${target} along ${name}: mean, 50 % and 90 % intervals`);
 }
 
 function drawMap() {
@@ -195,11 +199,11 @@ function drawMap() {
   const x = answer.centers[across], flat = up === "z";
   const traces = [], shapes = [], annotations = [];
   if (flat) {
-    for (const [flag, color, name] of [[false, "model", "ball"], [true, "alert", "ball, rejected"]]) {
+    for (const [flag, color, name] of [[false, "model", "ball"], [true, "alert", "rejected ball"]]) {
       const chosen = answer.z.map((_, i) => i).filter((i) => answer.rejected[i] === flag);
       if (chosen.length) traces.push({ type: "scatter", mode: "markers", x: chosen.map((i) => x[i]), y: chosen.map((i) => answer.z[i]), name, showlegend: true, marker: { size: 6, opacity: 0.75, color: css(color) }, hovertemplate: "z %{y:.3~g}<extra></extra>" });
     }
-    if (answer.limit !== null) annotations.push({ xref: "paper", x: 1, xanchor: "right", y: answer.limit, yanchor: "top", text: "limit for all balls together", showarrow: false, font: { size: 11, color: css("soft") } });
+    if (answer.limit !== null) annotations.push({ xref: "paper", x: 1, xanchor: "right", y: answer.limit, yanchor: "top", text: "joint limit for all balls", showarrow: false, font: { size: 11, color: css("soft") } });
     if (answer.limit !== null) shapes.push({ type: "line", xref: "paper", x0: 0, x1: 1, y0: answer.limit, y1: answer.limit, line: { color: css("soft"), dash: "dash", width: 1 } });
   } else {
     const far = Math.max(1, answer.limit ?? 0, ...answer.z.map(Math.abs));
@@ -210,7 +214,7 @@ function drawMap() {
   }
   Plotly.react("map", traces, layout({
     xaxis: { title: { text: state.about.inputs[across].name, standoff: 6 }, nticks: find("map").clientWidth < 520 ? 5 : 10 },
-    yaxis: { title: { text: flat ? "z of the ball" : state.about.inputs[Number(up)].name, standoff: 4 } }, shapes, annotations,
+    yaxis: { title: { text: flat ? "z of each ball" : state.about.inputs[Number(up)].name, standoff: 10 } }, shapes, annotations,
   }), config);
 }
 
@@ -220,7 +224,7 @@ function drawCurves() {
   const line = { type: "scatter", mode: answer.epoch.length > 1 ? "lines" : "markers" };
   const traces = [{ ...line, x: answer.epoch, y: answer.loss, name: "loss", line: { color: css("model"), width: 1.5 } }];
   if (answer.score.length) traces.push({ ...line, x: answer.score_epoch, y: answer.score, name: "held-out score", line: { color: css("edge"), width: 2 } });
-  Plotly.react("curves", traces, layout({ xaxis: { title: { text: "epoch", standoff: 6 } }, yaxis: { title: { text: "loss", standoff: 4 } } }), config);
+  Plotly.react("curves", traces, layout({ xaxis: { title: { text: "epoch", standoff: 6 } }, yaxis: { title: { text: "loss", standoff: 10 } } }), config);
 }
 
 function drawAll() {
@@ -229,18 +233,18 @@ function drawAll() {
 
 // ---- questions
 
-const askDistribution = latest(async (began) => {
+const askDistribution = latest("distribution", async (began) => {
   const k = find("k").validity.valid && find("k").value ? Number(find("k").value) : null;
   const x = [...state.x]; // the inputs may move on before the answer comes
-  state.distribution = await ask("/api/distribution", { x, k, carried: find("carried").checked });
+  state.distribution = await ask("/api/distribution", { x, k, shifted: find("shifted").checked });
   drawNumbers();
   drawDensity();
-  // What the tests and the benchmark of this page read.
+  // For the tests and the benchmark of this page.
   document.body.dataset.redraw = String(performance.now() - began);
   document.body.dataset.drawn = JSON.stringify(x);
 });
 
-const askSweep = latest(async () => {
+const askSweep = latest("sweep", async () => {
   const input = Number(find("swept").value);
   // Along its own input a sweep stays as it is: only the line moves.
   const others = state.x.filter((_, j) => j !== input);
@@ -255,7 +259,7 @@ const askSweep = latest(async () => {
 let settling = 0;
 function changed() {
   askDistribution(performance.now());
-  // A sweep costs more than a distribution: it follows when the hand rests.
+  // A sweep costs more than a distribution: it follows when the slider rests.
   clearTimeout(settling);
   settling = setTimeout(askSweep, 120);
 }
@@ -263,12 +267,12 @@ function changed() {
 async function runTest() {
   const button = find("run-test");
   button.disabled = true;
-  find("verdict").textContent = "Testing: a few seconds …";
+  find("verdict").textContent = "The test is running; it takes a few seconds …";
   try {
     const answer = state.test = await ask("/api/test", {});
     const caution = answer.trained_on !== null;
-    const result = `p = ${shown(answer.pvalue)} on ${answer.n_rows} rows, in balls of ${answer.ball}: ${answer.verdict}.`;
-    find("verdict").textContent = (caution ? `Not valid, because ${shown(100 * answer.trained_on)} % of these rows were trained on. ` : "") + result;
+    const result = `${answer.verdict} (p = ${shown(answer.pvalue)}; ${answer.n_rows} rows, ${answer.ball} per ball)`;
+    find("verdict").textContent = (caution ? `Not valid, because the model was trained on ${shown(100 * answer.trained_on)} % of these rows. ` : "") + result;
     find("verdict").classList.toggle("caution", caution);
     find("map-x").value = String(answer.strongest);
     if (state.about.inputs.length === 2) { find("map-x").value = "0"; find("map-y").value = "1"; }
@@ -284,16 +288,16 @@ async function runTest() {
 function trainingState(answer) {
   const n = answer.epoch.length, last = n ? `epoch ${answer.epoch[n - 1]}, loss ${shown(answer.loss[n - 1])}` : "no epoch yet";
   const said = !answer.live && answer.version === 0 ? "Waiting for a fit: no epoch yet." :
-    !answer.live ? `The fit that is shown: ${last}.` :
-    answer.running ? `A fit is running: ${last}.` : `Last seen of a fit: ${last}; nothing new since.`;
-  return said + (answer.problem ? ` The model in the file cannot be shown: ${answer.problem}` : "");
+    !answer.live ? `The model on display: ${last}.` :
+    answer.running ? `A fit is running: ${last}.` : `A fit has stopped reporting: ${last}.`;
+  return said + (answer.problem ? ` The new model in the file cannot be shown: ${answer.problem}` : "");
 }
 
 async function followTraining() {
   let wait = 1000;
   try {
     const answer = await ask("/api/history");
-    // Another model has taken the place of this one, or come where there was none.
+    // Another model has replaced this one, or the first one has arrived.
     if (state.version !== null && answer.version !== state.version) { location.reload(); return; }
     const grown = state.curves === null || JSON.stringify(answer) !== JSON.stringify(state.curves);
     state.curves = answer;
@@ -360,9 +364,9 @@ function addInput(input, j) {
     mark();
     changed();
   });
-  // An emptied box shows again what the charts are for.
+  // An emptied box goes back to the value that the charts show.
   number.addEventListener("change", () => { number.value = String(state.x[j]); });
-  // Arrow keys step a box of any number by 1, whatever its range.
+  // By default, arrow keys change a number by 1, whatever its range.
   number.addEventListener("keydown", (event) => {
     const direction = { ArrowUp: 1, ArrowDown: -1 }[event.key];
     if (direction === undefined) return;
@@ -375,12 +379,12 @@ function addInput(input, j) {
 }
 
 async function begin() {
-  // The token has become a cookie: it need not stay in the address, nor in the history.
+  // The token has become a cookie: it need not stay in the address or in the history.
   if (location.search) history.replaceState(null, "", location.pathname);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
   await followTraining();
   if (state.version === 0) { // the model is still being fitted
-    find("about").textContent = "no model yet: it is shown here when its fit is done";
+    find("about").textContent = "no model yet; it will appear here when its fit is done";
     return;
   }
   const about = state.about = await ask("/api/model");
@@ -389,25 +393,25 @@ async function begin() {
   state.x = about.inputs.map((input) => input.start);
   const setters = about.inputs.map(addInput);
   about.inputs.forEach((input, j) => { find("swept").append(option(j, input.name)); find("map-x").append(option(j, input.name)); });
-  find("map-y").append(option("z", "z of the ball"), ...about.inputs.map((input, j) => option(j, input.name)));
+  find("map-y").append(option("z", "z of each ball"), ...about.inputs.map((input, j) => option(j, input.name)));
   about.outputs.forEach((output, j) => find("output").append(option(j, output.name)));
   find("output-choice").hidden = about.outputs.length < 2;
   find("k").value = String(about.k);
   find("k").max = String(about.most_k);
-  find("k-choice").hidden = find("carried-choice").hidden = about.n_rows === 0;
+  find("k-choice").hidden = find("shifted-choice").hidden = about.n_rows === 0;
   const name = () => document.querySelectorAll(".target").forEach((each) => { each.textContent = about.outputs[state.output].name; });
   name();
   find("test").hidden = !about.can_test;
   if (about.trained_on !== null) {
-    find("verdict").textContent = `The model was trained on ${shown(100 * about.trained_on)} % of these rows: the test would not be valid. Give rows that were held back.`;
+    find("verdict").textContent = `The model was trained on ${shown(100 * about.trained_on)} % of these rows, so the test would not be valid. Use held-out rows instead.`;
     find("verdict").classList.add("caution");
   } else {
-    find("verdict").textContent = "Compares draws with the observed rows, place by place, by an exact test.";
+    find("verdict").textContent = "Compares the model’s draws with the observed rows, ball by ball, by an exact test.";
   }
   find("output").addEventListener("change", () => { state.output = Number(find("output").value); name(); drawAll(); });
   find("swept").addEventListener("change", () => askSweep());
   find("k").addEventListener("input", changed);
-  find("carried").addEventListener("change", changed);
+  find("shifted").addEventListener("change", changed);
   find("zoom").addEventListener("change", drawDensity);
   find("reset").addEventListener("click", () => { setters.forEach((set, j) => set(about.inputs[j].start)); changed(); });
   find("run-test").addEventListener("click", runTest);
@@ -416,4 +420,4 @@ async function begin() {
   askSweep();
 }
 
-begin().catch((error) => complain(`The page could not begin: ${error.message}`));
+begin().catch((error) => complain("start", `The page could not start: ${error.message}`));

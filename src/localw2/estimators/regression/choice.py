@@ -1,4 +1,4 @@
-"""Which balls of a list serve best: a network is trained on each, on a GPU all at once, and scored."""
+"""The choice between balls of a list: a network is trained on each, on a GPU all at once, and scored."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from torch import Tensor
 
 from localw2._validation import Array
 from localw2.balls.lazy import MANY_ROWS
-from localw2.balls.ragged import Nearest
-from localw2.balls.selection import Candidate, DeltaSelection, Tried
-from localw2.estimators.settings import part_of_checkpoint
+from localw2.balls.neighborhoods import Nearest
+from localw2.balls.selection import Candidate, DeltaSelection, Trial
+from localw2.estimators.settings import name_part
 from localw2.metrics import crps
 from localw2.training.distributed import Crew
 from localw2.training.loop import train
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from localw2.models.network import RandomMLP
     from localw2.training.config import FitConfig
 
-HELD_OUT = 0.2  # of the rows, which score the networks
+HELD_OUT = 0.2  # of the rows, to score the networks
 FEWEST_ROWS = 20
-_DRAWS = 500  # of every network at a row that scores it
-_CLIMATE_ROWS = 1000  # that stand for all where the whole sample is the forecast
-_RADIUS_ROWS = 1000  # whose distances say how large a ball of the nearest rows is
+_DRAWS = 500  # of every network at each held-out row
+_CLIMATE_ROWS = 1000  # that stand for all where the whole sample is the prediction
+_RADIUS_ROWS = 1000  # whose distances show how large a ball of the nearest rows is
 _AT_ONCE = ("cuda",)  # devices that one network leaves idle; a CPU takes longer for six at once than in turn
 _PURPOSE = 8  # keeps these random numbers apart from others of the same seed
 
@@ -48,29 +48,31 @@ def choose_by_training(
     loss: ResidualLoss,
     config: FitConfig,
 ) -> ChosenBalls:
-    """The balls whose network forecasts held-out rows best, by the mean CRPS.
+    """The balls whose network predicts held-out rows best, by the mean CRPS.
 
-    ``residuals`` (N, d) and ``inputs`` (N, p) are in the units of ``net``, of which each of the balls trains
-    a copy, with the same seed: scores then differ by the balls, not by chance. Balls that no network can be
-    trained on are left out, with a warning.
+    ``residuals`` (N, d) and ``inputs`` (N, p) are in the units of ``net``. Each entry trains a copy of it
+    with the same seed, so that scores differ by the balls and not by chance. Balls on which no network can be
+    trained are left out, with a warning.
     """
     n = len(X)
     if not FEWEST_ROWS <= n <= MANY_ROWS:
         raise ValueError(
-            f"delta is a list and there are {n} rows (samples): to choose balls by training takes "
+            f"delta is a list and there are {n} rows (samples), but choosing balls by training takes "
             f"{FEWEST_ROWS} to {MANY_ROWS} rows. Give one delta, or 'auto'."
         )
     order = np.random.default_rng([config.seed, _PURPOSE]).permutation(n)
     held, kept = np.split(order, [round(HELD_OUT * n)])
-    rivals = _rivals(options, X[kept], residuals[kept], net, loss, config.batch_balls is not None)
-    rivals = _trained(rivals, inputs[kept], config)
+    rivals = _make_rivals(options, X[kept], residuals[kept], net, loss, config.batch_balls is not None)
+    rivals = _train_rivals(rivals, inputs[kept], config)
     if not rivals:
-        raise ValueError("delta: none of these balls can be trained on, see the warnings. Give larger ones.")
+        raise ValueError(
+            "delta: a network can be trained on none of these balls, see the warnings. Give larger ones."
+        )
     others = residuals[kept[:_CLIMATE_ROWS]][:, None]
     everyone = np.broadcast_to(others, (len(others), len(held), residuals.shape[1]))
     climate = float(crps(residuals[held], everyone).mean()) or 1.0
     tried = [
-        Tried(
+        Trial(
             rival.option.norm_name,
             rival.option.norm,
             rival.option.balls,
@@ -80,10 +82,10 @@ def choose_by_training(
         )
         for rival in rivals
     ]
-    # On a GPU the last digits differ from run to run: ranks must not go different ways by them.
-    best: int = Crew.join().agreed(min(range(len(tried)), key=lambda v: tried[v].mean))
+    # On a GPU the last digits differ from run to run: ranks must not diverge because of them.
+    best: int = Crew.join().broadcast(min(range(len(tried)), key=lambda v: tried[v].mean))
     found = tuple(one.candidate(tried[best], climate) for one in tried)
-    why = f"of {len(kept)} rows its network learned to forecast the other {len(held)} {_gain(found[best])}"
+    why = f"trained on {len(kept)} rows, its network predicts the other {len(held)} {_gain(found[best])}"
     selection = DeltaSelection(found, found[best], tried[best].delta, why, n)
     return replace(rivals[best].option, selection=selection)
 
@@ -91,16 +93,16 @@ def choose_by_training(
 @final
 @dataclass(frozen=True)
 class _Rival:
-    """Balls at a place of the list, their loss, and a network for it."""
+    """An entry of the list: its place, its balls, their loss, and a network to train."""
 
     place: int
     option: ChosenBalls
-    balls: Any  # all of them; those of one row are no part of the loss
+    balls: Any  # all of them; those of one row do not enter the loss
     objective: Objective
     net: RandomMLP
 
 
-def _rivals(
+def _make_rivals(
     options: Sequence[ChosenBalls],
     X: Array,
     residuals: Array,
@@ -108,7 +110,7 @@ def _rivals(
     loss: ResidualLoss,
     in_batches: bool,
 ) -> list[_Rival]:
-    """All balls that have a loss."""
+    """The entries whose balls have a loss."""
     found = []
     for place, option in enumerate(options):
         balls = option.neighborhoods(X)
@@ -121,8 +123,8 @@ def _rivals(
     return found
 
 
-def _trained(rivals: list[_Rival], inputs: Tensor, config: FitConfig) -> list[_Rival]:
-    """Those whose networks could be trained: one after the other, or at once where that is faster."""
+def _train_rivals(rivals: list[_Rival], inputs: Tensor, config: FitConfig) -> list[_Rival]:
+    """The entries whose networks could be trained: one after the other, or at once where that is faster."""
     if inputs.device.type in _AT_ONCE and config.batch_balls is None and len(rivals) > 1:
         plain = replace(config, checkpoint=None, resume=False, history=None)
         try:
@@ -133,13 +135,13 @@ def _trained(rivals: list[_Rival], inputs: Tensor, config: FitConfig) -> list[_R
                 plain,
                 [config.seed] * len(rivals),
             )
-        except FloatingPointError:  # of one of them, which ends all: alone the others will do
+        except FloatingPointError:  # one of them diverged, which ends all; alone the others will not
             pass
         else:
             return rivals
     found = []
     for rival in rivals:
-        own = part_of_checkpoint(config.checkpoint, "choice", rival.place)
+        own = name_part(config.checkpoint, "choice", rival.place)
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="interrupted after epoch")
@@ -148,13 +150,13 @@ def _trained(rivals: list[_Rival], inputs: Tensor, config: FitConfig) -> list[_R
             _warn_of(rival.option, error)
             continue
         if fit.stopped.startswith("interrupted"):
-            raise KeyboardInterrupt  # networks that are half trained say nothing of their balls
+            raise KeyboardInterrupt  # half-trained networks say nothing about their balls
         found.append(rival)
     return found
 
 
 def _warn_of(option: ChosenBalls, error: Exception) -> None:
-    warnings.warn(f"delta={option.balls!r} is left out of the choice: {error}", stacklevel=6)
+    warnings.warn(f"delta={option.balls!r} is left out of the choice: {error}", stacklevel=8)
 
 
 def _gain(best: Candidate) -> str:
@@ -179,7 +181,7 @@ def _others(hoods: Any) -> Array:
 
 
 def _radius(chosen: ChosenBalls, X: Array) -> float:
-    """The radius of balls, for the nearest rows the median of some."""
+    """The radius of the balls; for nearest rows, the median over some of them."""
     if not isinstance(chosen.balls, Nearest):
         return chosen.balls
     rows = chosen.norm.embed(X - X.mean(0))

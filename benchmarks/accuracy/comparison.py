@@ -1,16 +1,17 @@
-"""From records to figures: means over splits, and paired differences to the best peer."""
+"""From records to numbers: means over splits, and paired differences from the best peer."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import numpy as np
 
-from ledger import Record
 from methods import BY_NAME, METHODS
+
+Record = dict[str, Any]  # the settings and values of a record in one dict
 
 VALUES = ("crps", "coverage", "width", "rmse", "fit_seconds", "draw_seconds_1000_rows")
 
@@ -18,10 +19,10 @@ VALUES = ("crps", "coverage", "width", "rmse", "fit_seconds", "draw_seconds_1000
 @final
 @dataclass(frozen=True)
 class Versus:
-    """A mean paired difference to another method over the splits that both have, and the ratio of means.
+    """The mean paired difference from another method over their common splits, and the ratio of means.
 
-    Errors are standard errors over splits: that of a difference is SD / sqrt(n), that of a ratio r the same
-    of a - r b, divided by the mean of b. NaN with fewer than two splits.
+    Errors are standard errors over splits: SD / sqrt(n) for the difference; for the ratio r, that of a - r b
+    divided by the mean of b. They are NaN with fewer than two splits.
     """
 
     splits: int
@@ -34,7 +35,7 @@ class Versus:
 @final
 @dataclass(frozen=True)
 class Row:
-    """One method on one table: the mean of each value over its finished splits, and what did not finish."""
+    """One method on one table: the mean of each value over finished splits, and what did not finish."""
 
     method: str
     group: str
@@ -48,7 +49,7 @@ class Row:
 @final
 @dataclass(frozen=True)
 class Comparison:
-    """All methods on one table; ``best_peer`` has the smallest mean CRPS of what is not ours."""
+    """All methods on one table; ``best_peer`` has the smallest mean CRPS of all methods that are not ours."""
 
     name: str
     rows: tuple[Row, ...]
@@ -57,14 +58,14 @@ class Comparison:
     splits: int
 
     def row(self, method: str) -> Row | None:
-        """The row of a method, if it has any record."""
+        """The row of a method, if it has any records."""
         return next((row for row in self.rows if row.method == method), None)
 
 
-def versus(a: dict[int, float], b: dict[int, float]) -> Versus | None:
-    """Compare the scores of two methods, split -> score; None without a common split.
+def compare_pair(a: dict[int, float], b: dict[int, float]) -> Versus | None:
+    """Compare the scores of two methods (split -> score); None without a common split.
 
-    >>> versus({0: 1.0, 1: 3.0}, {0: 2.0, 1: 2.0, 2: 9.0})
+    >>> compare_pair({0: 1.0, 1: 3.0}, {0: 2.0, 1: 2.0, 2: 9.0})
     Versus(splits=2, difference=0.0, difference_error=1.0, ratio=1.0, ratio_error=0.5)
     """
     common = sorted(a.keys() & b.keys())
@@ -86,9 +87,9 @@ def versus(a: dict[int, float], b: dict[int, float]) -> Versus | None:
 
 
 def compare(records: Iterable[Record], name: str, to: str | None = None) -> Comparison:
-    """The comparison on one table, with the best peer or with the method ``to``.
+    """Compare all methods on one table with the best peer or with the method ``to``.
 
-    Only a peer that finished as many splits as any peer did can be the best.
+    The best peer must have finished as many splits as any other peer.
     """
     of = [record for record in records if record["set"] == name and record["method"] in BY_NAME]
     done = [record for record in of if record["status"] == "done"]
@@ -111,9 +112,9 @@ def compare(records: Iterable[Record], name: str, to: str | None = None) -> Comp
                     method.group,
                     len(finished),
                     {value: _mean(finished, value) for value in VALUES},
-                    any(record.get("extrapolated") for record in finished),
-                    versus(scores.get(method.name, {}), against),
-                    _lacking(own),
+                    any(record.get("seconds_extrapolated") for record in finished),
+                    compare_pair(scores.get(method.name, {}), against),
+                    _describe_missing(own),
                 )
             )
     rows.sort(key=lambda row: (np.isnan(row.means["crps"]), row.means["crps"]))
@@ -126,8 +127,8 @@ def _mean(records: list[Record], name: str) -> float:
     return float(np.mean(values)) if values else float("nan")
 
 
-def _lacking(records: list[Record]) -> str:
-    """What did not finish, in words: "too slow (draws) on 3 splits"."""
+def _describe_missing(records: list[Record]) -> str:
+    """Say what did not finish: "too slow (draws) on 3 splits"."""
     reasons: Counter[str] = Counter()
     for record in records:
         if record["status"] == "too slow":

@@ -1,6 +1,6 @@
 """One fit of the nonlinear example by any method, from plain settings to plain values.
 
-Everything that decides a record is here and in its settings: a change of pictures does not recompute it.
+``run`` and its settings determine a record completely; changing a figure does not invalidate it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torchbnn
 from scipy.optimize import minimize
 from torch import Tensor, nn
 
-import printed
+import publication
 from localw2 import LocalW2Regressor
 from localw2._validation import Array
 from localw2.datasets import Nonlinear
@@ -26,14 +26,14 @@ from records import Cell, Values
 
 ORACLE: dict[str, Any] = {"start": [15.0, 0.7, 2.0, -0.1, 0.2]}
 
-# Inputs (n, 1), a number of draws and a seed to draws (S, n).
+# From inputs (n, 1), a number of draws S and a seed to draws (S, n).
 Draw = Callable[[Array, int, int], Array]
 
-BNN_DRAWS = 1000  # drawn at a time, to stay in cache
-FLOOR_PAIRS = 400  # pairs of test sets that the noise floor is the mean over
+BNN_DRAWS = 1000  # at a time, to stay in the cache
+FLOOR_PAIRS = 400  # pairs of test sets over which the noise floor is averaged
 
 
-def settings(
+def make_cell(
     method: str,
     seed: int,
     rows: int,
@@ -44,28 +44,32 @@ def settings(
     half_width: float = 0.5,
     pictured: bool = False,
 ) -> Cell:
-    """A cell: the method's name and settings, the data set, how it is scored, and whether draws are kept."""
+    """Make a cell: the method and its settings, the data set, the scoring, and whether draws are kept."""
     data = {"rows": rows, "sd": sd, "half_width": half_width, "seed": seed}
-    test = {"test": list(printed.NONLINEAR_TEST), "draws": printed.TEST_DRAWS, "moment_draws": moment_draws}
+    test = {
+        "test": list(publication.NONLINEAR_TEST),
+        "draws": publication.TEST_DRAWS,
+        "moment_draws": moment_draws,
+    }
     return {"method": method, "kind": kind, "parameters": parameters} | data | test | {"pictured": pictured}
 
 
-def as_printed(delta: float | None, discrepancy: str = "w2", **network: Any) -> dict[str, Any]:
-    """The paper's training of a network with random weights; a delta of None is one ball with every row."""
+def list_printed(delta: float | None, discrepancy: str = "w2", **network: Any) -> dict[str, Any]:
+    """The paper's settings of a network with random weights; delta=None means one ball with every row."""
     loss = {"base": None, "debiased": False, "delta": delta, "discrepancy": discrepancy}
     return (
         loss
         | {"standardize": False, "n_draws": 1, "schedule": "constant"}
-        | printed.NONLINEAR_TRAINING
+        | publication.NONLINEAR_TRAINING
         | network
     )
 
 
 def run(cell: Cell) -> Values:
-    """Fit and score; a fit that ends with numbers that are not finite has a ``failed`` and no errors."""
-    truth = truth_of(cell)
+    """Fit and score a cell; a fit that diverges has the entry ``failed`` instead of errors."""
+    truth = make_truth(cell)
     if cell["method"] == "truth":
-        return {**noise_floor(truth, cell), **_pictured(cell, true_draws(truth, cell))}
+        return {**measure_floor(truth, cell), **_keep_draws(cell, draw_truth(truth, cell))}
     x, y = truth.sample(cell["rows"], random_state=cell["seed"])
     start = time.perf_counter()
     try:
@@ -73,33 +77,33 @@ def run(cell: Cell) -> Values:
     except FloatingPointError as error:
         return {"failed": str(error)}
     seconds = time.perf_counter() - start
-    return {**scores(truth, draw, cell), "fit_seconds": round(seconds, 2)}
+    return {**score_draws(truth, draw, cell), "fit_seconds": round(seconds, 2)}
 
 
-def truth_of(cell: Cell) -> Nonlinear:
-    """The paper's model, or with independent parameters of one sd, on inputs of this half width."""
+def make_truth(cell: Cell) -> Nonlinear:
+    """The paper's model, or with independent parameters of a common sd; inputs of this half width."""
     sd = cell.get("sd")
     if sd is None:
         return Nonlinear(half_width=cell["half_width"])
     return Nonlinear(omega_covariance=((sd**2, 0.0), (0.0, sd**2)), half_width=cell["half_width"])
 
 
-def inputs_of(cell: Cell) -> Array:
+def make_inputs(cell: Cell) -> Array:
     """The test inputs, (11, 1)."""
     return np.linspace(*cell["test"])[:, None]
 
 
-def true_draws(truth: Nonlinear, cell: Cell) -> Array:
-    """A test set: 100 draws at every test x, (100, 11)."""
+def draw_truth(truth: Nonlinear, cell: Cell) -> Array:
+    """Draw a test set: 100 draws at every test x, (100, 11)."""
     rng = np.random.default_rng([cell["seed"], 1])
-    return np.stack([truth.sample_y(inputs_of(cell), rng) for _ in range(cell["draws"])])
+    return np.stack([truth.sample_y(make_inputs(cell), rng) for _ in range(cell["draws"])])
 
 
-def scores(truth: Nonlinear, draw: Draw, cell: Cell) -> Values:
-    """The errors in mean and SD by both metrics: 100 draws on each side, and many against true moments."""
-    inputs, seed = inputs_of(cell), cell["seed"]
+def score_draws(truth: Nonlinear, draw: Draw, cell: Cell) -> Values:
+    """Errors in mean and SD by both metrics: 100 draws on each side, and many against the true moments."""
+    inputs, seed = make_inputs(cell), cell["seed"]
     few = draw(inputs, cell["draws"], seed + 1)
-    in_mean, in_std = draw_errors(true_draws(truth, cell), few)
+    in_mean, in_std = draw_errors(draw_truth(truth, cell), few)
     many = draw(inputs, cell["moment_draws"], seed + 2)
     mean, std = many.mean(0), many.std(0)
     return {
@@ -107,16 +111,16 @@ def scores(truth: Nonlinear, draw: Draw, cell: Cell) -> Values:
         "std_error_100": in_std,
         "mean_error": mean_error(truth.mean(inputs), mean),
         "std_error": std_error(truth.std(inputs), std),
-        "mean": _rounded(mean),
-        "std": _rounded(std),
-        **_pictured(cell, few),
+        "mean": _round(mean),
+        "std": _round(std),
+        **_keep_draws(cell, few),
     }
 
 
-def noise_floor(truth: Nonlinear, cell: Cell) -> Values:
-    """What a perfect model scores by the 100-draw metric: mean and SD over pairs of test sets."""
+def measure_floor(truth: Nonlinear, cell: Cell) -> Values:
+    """The score of a perfect model by the 100-draw metric: mean and SD over pairs of test sets."""
     rng = np.random.default_rng([cell["seed"], 2])
-    inputs = inputs_of(cell)
+    inputs = make_inputs(cell)
     shape = FLOOR_PAIRS, 2, cell["draws"], len(inputs)
     y = truth.sample_y(np.tile(inputs, (math.prod(shape[:3]), 1)), rng).reshape(shape)
     found = np.array([draw_errors(a, b) for a, b in y])
@@ -127,7 +131,7 @@ def noise_floor(truth: Nonlinear, cell: Cell) -> Values:
 
 
 def fit_regressor(cell: Cell, x: Array, y: Array) -> Draw:
-    """``LocalW2Regressor`` with the cell's parameters; a delta of None is infinite, which JSON has not."""
+    """Fit ``LocalW2Regressor``; delta=None in the cell stands for infinity, which JSON does not have."""
     parameters = dict(cell["parameters"])
     if "delta" in parameters and parameters["delta"] is None:
         parameters["delta"] = math.inf
@@ -136,14 +140,14 @@ def fit_regressor(cell: Cell, x: Array, y: Array) -> Draw:
 
 
 def fit_bnn(cell: Cell, x: Array, y: Array) -> Draw:
-    """A Bayesian network of torchbnn, trained by MSE plus the weighted KL to the prior.
+    """Fit a Bayesian network of torchbnn by MSE plus the weighted KL divergence from the prior.
 
-    It has no noise of its own, so its spread is what training leaves of the uncertainty of the weights.
+    It has no noise term, so its spread is the uncertainty of the weights that training leaves.
     """
     chosen = cell["parameters"]
     sizes = [1, *[chosen["width"]] * chosen["depth"], 1]
     inputs, targets = (torch.tensor(v, dtype=torch.float32).reshape(-1, 1) for v in (x, y))
-    # torchbnn draws from torch's global generator, which is put back afterwards.
+    # torchbnn draws from torch's global generator, whose state is restored afterwards.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(cell["seed"])
         parts: list[nn.Module] = []
@@ -168,10 +172,10 @@ def fit_bnn(cell: Cell, x: Array, y: Array) -> Draw:
 
 @torch.no_grad()
 def draw_bnn(layers: list[Any], inputs: Array, n: int, seed: int) -> Array:
-    """Draws (n, rows) with the law that the network has at each input, every one with its own weights.
+    """Draw (n, rows) from the network's distribution at each input, each draw with its own weights.
 
-    torchbnn shares one draw of the weights in a batch. Given a layer's input, its outputs are independent
-    Gaussians, so drawing those is the same law at each input and needs no loop over draws.
+    torchbnn shares one draw of the weights within a batch. Given a layer's input, its outputs are independent
+    Gaussians, so drawing the outputs gives the same distribution at each input without a loop over draws.
     """
     generator = torch.Generator().manual_seed(seed)
 
@@ -190,20 +194,20 @@ def draw_bnn(layers: list[Any], inputs: Array, n: int, seed: int) -> Array:
 
 
 def fit_formula(cell: Cell, x: Array, y: Array) -> Draw:
-    """The oracle: it knows y = w1 (1 - exp(-w2 x)) + 5 with Gaussian (w1, w2), and estimates five moments.
+    """Fit the oracle, which knows y = w1 (1 - exp(-w2 x)) + 5 with Gaussian (w1, w2), by five moments.
 
-    Gaussian quasi-likelihood in the moments, with the covariance as the square of its root.
+    It maximises the Gaussian quasi-likelihood; the covariance is parametrised by its root.
     """
 
     def loss(v: Array) -> float:
-        guess = formula(v)
+        guess = make_formula(v)
         variance = guess.std(x) ** 2 + 1e-6
         return float((np.log(variance) + (y - guess.mean(x)) ** 2 / variance).mean())
 
     v = np.array(cell["parameters"]["start"])
-    for _ in range(3):  # a simplex that has collapsed starts again with a fresh one
+    for _ in range(3):  # a collapsed simplex is replaced by a fresh one
         v = minimize(loss, v, method="Nelder-Mead", options={"maxiter": 1000, "xatol": 1e-4}).x
-    model = formula(v)
+    model = make_formula(v)
 
     def draw(inputs: Array, n: int, seed: int) -> Array:
         return model.sample_y(np.tile(inputs, (n, 1)), np.random.default_rng(seed)).reshape(n, len(inputs))
@@ -211,7 +215,7 @@ def fit_formula(cell: Cell, x: Array, y: Array) -> Draw:
     return draw
 
 
-def formula(v: Array) -> Nonlinear:
+def make_formula(v: Array) -> Nonlinear:
     """The model with means v[0], v[1] and the covariance R R', R = ((v2, 0), (v3, v4))."""
     root = np.array([[v[2], 0.0], [v[3], v[4]]])
     (a, b), (_, c) = root @ root.T
@@ -225,9 +229,9 @@ FITS: dict[str, Callable[[Cell, Array, Array], Draw]] = {
 }
 
 
-def _pictured(cell: Cell, draws: Array) -> Values:
-    return {"draws": _rounded(draws)} if cell["pictured"] else {}
+def _keep_draws(cell: Cell, draws: Array) -> Values:
+    return {"draws": _round(draws)} if cell["pictured"] else {}
 
 
-def _rounded(values: Array) -> Any:
+def _round(values: Array) -> Any:
     return np.round(values, 4).tolist()

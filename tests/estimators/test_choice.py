@@ -9,10 +9,10 @@ import torch
 from sklearn.base import clone
 
 from localw2 import Euclidean, FitConfig, LocalW2Regressor, Nearest, RandomMLP, SquaredW2, load, train
-from localw2.estimators.regression import trained_choice
+from localw2.estimators.regression import choice
 from localw2.estimators.regression.balls import ChosenBalls
+from localw2.estimators.regression.choice import HELD_OUT, choose_by_training
 from localw2.estimators.regression.loss import ResidualLoss
-from localw2.estimators.regression.trained_choice import HELD_OUT, choose_by_training
 from localw2.metrics import crps
 
 CPU = torch.device("cpu")
@@ -32,8 +32,8 @@ def two_spreads(n, d=1, seed=0):
 def test_the_scores_are_those_of_networks_trained_alone(anchored, at_once, monkeypatch):
     """A CPU trains one after the other; ``at_once`` makes it do what a GPU does."""
     if at_once:
-        monkeypatch.setattr(trained_choice, "train", None)
-        monkeypatch.setattr(trained_choice, "_AT_ONCE", ("cpu", "cuda"))
+        monkeypatch.setattr(choice, "train", None)
+        monkeypatch.setattr(choice, "_AT_ONCE", ("cpu", "cuda"))
     x, y = two_spreads(120)
     residuals, inputs = y[:, None] / y.std(), torch.tensor(x, dtype=torch.float32)
     options = [ChosenBalls(delta, Euclidean(), "plain") for delta in (Nearest(20), 0.2, Nearest(60))]
@@ -105,25 +105,25 @@ def test_rows_in_another_fit_give_the_same_choice():
 
 
 @pytest.mark.parametrize(
-    ("delta", "message"),
+    ("delta", "word"),
     [
-        ([], "leaves no choice"),
-        ([0.1], "leaves no choice"),
-        ([0.1, [0.2, 0.3]], "a list in a list"),
+        ([], "choice"),
+        ([0.1], "choice"),
+        ([0.1, [0.2, 0.3]], "list"),
         ([0.1, -1.0], "-1"),
-        ([0.1, "small"], "'small' is not known"),
-        ([Nearest(1), 0.1], "ball of one row shows no spread"),
+        ([0.1, "small"], "small"),
+        ([Nearest(1), 0.1], "spread"),
     ],
 )
-def test_lists_that_mean_nothing_are_refused(delta, message):
+def test_lists_that_mean_nothing_are_refused(delta, word):
     x, y = two_spreads(40)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=word):
         LocalW2Regressor(delta=delta, **QUICK).fit(x, y)
 
 
 def test_too_few_rows_are_refused():
     x, y = two_spreads(15)
-    with pytest.raises(ValueError, match=r"15 rows .* takes 20 to 50000 rows"):
+    with pytest.raises(ValueError, match=r"\b15\b"):
         LocalW2Regressor(delta=[0.1, 0.5], **QUICK).fit(x, y)
 
 
@@ -138,7 +138,7 @@ def watched(monkeypatch, change=lambda place, fit: None):
         change(len(seen) - 1, fit)
         return fit
 
-    monkeypatch.setattr(trained_choice, "train", watching)
+    monkeypatch.setattr(choice, "train", watching)
     return seen
 
 
@@ -171,15 +171,15 @@ def test_a_choice_that_was_stopped_goes_on_where_it_was(monkeypatch, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.filterwarnings("ignore:.*balls with one row")
+@pytest.mark.filterwarnings("ignore:.*balls")
 def test_balls_that_cannot_be_trained_on_are_left_out_by_name(monkeypatch):
     x, y = two_spreads(60)
-    with pytest.warns(UserWarning, match=r"delta=1e-09 is left out of the choice: no ball has 2 rows"):
+    with pytest.warns(UserWarning, match="1e-09"):
         model = LocalW2Regressor(delta=[1e-9, Nearest(10), Nearest(30)], base=None, **QUICK).fit(x, y)
     assert [c.balls for c in model.selection_.candidates] == [Nearest(10), Nearest(30)]
     with (
-        pytest.warns(UserWarning, match="left out"),
-        pytest.raises(ValueError, match="none of these balls can be trained on"),
+        pytest.warns(UserWarning, match="delta"),
+        pytest.raises(ValueError, match="delta"),
     ):
         LocalW2Regressor(delta=[1e-9, 1e-8], base=None, **QUICK).fit(x, y)
 
@@ -188,7 +188,7 @@ def test_balls_that_cannot_be_trained_on_are_left_out_by_name(monkeypatch):
             raise FloatingPointError("the loss is nan")
 
     watched(monkeypatch, diverge)
-    with pytest.warns(UserWarning, match=r"delta=Nearest\(k=10\) is left out of the choice: the loss is nan"):
+    with pytest.warns(UserWarning, match="k=10"):
         model = LocalW2Regressor(delta=[Nearest(10), Nearest(30)], base=None, **QUICK).fit(x, y)
     assert model.delta_ == Nearest(30)
 
@@ -202,8 +202,8 @@ def test_a_network_that_diverges_beside_others_is_left_out_too(monkeypatch):
     def fail(*_):
         raise FloatingPointError
 
-    monkeypatch.setattr(trained_choice, "_AT_ONCE", ("cpu",))
-    monkeypatch.setattr(trained_choice, "train_many", fail)
+    monkeypatch.setattr(choice, "_AT_ONCE", ("cpu",))
+    monkeypatch.setattr(choice, "train_many", fail)
     assert LocalW2Regressor(**settings).fit(x, y).selection_.table() == expected.selection_.table()
 
 
@@ -211,8 +211,8 @@ def test_ranks_go_the_way_of_the_first(monkeypatch):
     x, y = two_spreads(60)
     settings = {"delta": [Nearest(10), Nearest(30)], "base": None, **QUICK}
     alone = LocalW2Regressor(**settings).fit(x, y)
-    crew = SimpleNamespace(agreed=lambda best: 1 - best)  # the first rank has found the other ones better
-    monkeypatch.setattr(trained_choice, "Crew", SimpleNamespace(join=lambda: crew))
+    crew = SimpleNamespace(broadcast=lambda best: 1 - best)  # the first rank has found the other ones better
+    monkeypatch.setattr(choice, "Crew", SimpleNamespace(join=lambda: crew))
     other = LocalW2Regressor(**settings).fit(x, y)
     assert {alone.delta_, other.delta_} == set(settings["delta"])
     assert other.selection_.balls == other.delta_
@@ -230,7 +230,7 @@ def test_an_interrupted_choice_ends_the_fit(monkeypatch):
             fits[-1].stopped = "interrupted after epoch 3"
         return fits[-1]
 
-    monkeypatch.setattr(trained_choice, "train", interrupted)
+    monkeypatch.setattr(choice, "train", interrupted)
     with pytest.raises(KeyboardInterrupt):
         model.fit(x, y + 1)
     assert len(fits) == 2

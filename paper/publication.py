@@ -2,8 +2,8 @@
 
 Xia and Shen, "A local squared Wasserstein-2 method for efficient reconstruction of models with uncertainty",
 arXiv:2406.06825. Each constant names its place there: Table S1 is "Training hyperparameters" of the
-supplement, Table S2 the one of network structures. What the paper does not print (the grids of delta, N, sd
-and a are only in its pictures) is marked as ours.
+supplement, Table S2 the one of network structures. What the paper does not print is marked as ours (the grids
+of delta, N, sd and a appear only in its figures).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 REPEATS = 5  # Table S1
 TEST_DRAWS = 100  # of y and of yhat at every test x, in all three figures
-FIRST_SEED = 5000  # ours: none of these data sets was looked at while the defaults were tuned
+FIRST_SEED = 5000  # ours: none of these data sets was used while the defaults were tuned
 
 # Linear regression with coefficient uncertainty (Fig. example2; Table S1, first column).
 LINEAR_TRAINING: dict[str, Any] = {"max_epochs": 1000, "learning_rate": 0.02, "weight_decay": 0.005}
@@ -36,7 +36,7 @@ NONLINEAR_ROWS = 2000  # Table S1; the text says 1000
 NONLINEAR_DELTA = 0.025
 NONLINEAR_TEST = (-0.5, 0.5, 11)  # from, to, how many: i = 0..10, as the printed i = 11 is outside the data
 
-# The same with other laws of parameters and inputs (supplement, Fig. example1_appendixic).
+# The same with other distributions of parameters and inputs (supplement, Fig. example1_appendixic).
 HARDER_SDS = (0.2, 0.4, 0.6, 0.8, 1.0)  # of omega_1 and omega_2, independent; the values are ours
 HARDER_HALF_WIDTHS = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)  # a of x ~ U(-a, a), with sd 1; the values are ours
 
@@ -47,7 +47,7 @@ ARCHITECTURE_DELTA = 0.1
 
 @dataclass(frozen=True)
 class Structure:
-    """A row of Table S2: the network; errors in mean and in SD, seconds, each as (mean, SD) of 5 runs."""
+    """A row of Table S2: the network, its errors in mean and SD, its seconds; each (mean, SD) of 5 runs."""
 
     width: int
     depth: int
@@ -58,7 +58,7 @@ class Structure:
 
     @property
     def name(self) -> str:
-        """As in the table."""
+        """The name in the table."""
         return f"{self.width} x {self.depth} {'ResNet' if self.residual else 'plain'}"
 
 

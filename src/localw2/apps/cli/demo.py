@@ -1,0 +1,68 @@
+"""``localw2 demo``: a first look without data of one's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from localw2._wording import align
+from localw2.apps.cli.config import keep_settings
+from localw2.apps.cli.fit_files import drop_unset
+from localw2.apps.cli.options import Json, MaxEpochs, Seed
+from localw2.apps.cli.running import note, print_result, report_errors
+
+_TEST_INPUTS = [-0.4, -0.2, 0.2, 0.4]
+
+
+@report_errors
+def demo(
+    context: typer.Context,
+    out: Annotated[
+        str, typer.Option(metavar="FOLDER", help="Folder to write the demo's files to.")
+    ] = "localw2-demo",
+    rows: Annotated[int, typer.Option(min=50, help="Number of training rows.")] = 1000,
+    max_epochs: MaxEpochs = None,
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """Simulate the paper's nonlinear example, fit it, and compare the fit with the truth."""
+    import numpy as np
+    import pandas as pd
+
+    from localw2 import LocalW2Regressor
+    from localw2.apps.cli.model_files import save_model
+    from localw2.apps.tables.tables import write_table
+    from localw2.datasets import Nonlinear
+
+    folder = Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    truth = Nonlinear()
+    x, y = (np.asarray(v).reshape(-1) for v in truth.sample(rows + 200, random_state=seed))
+    table = pd.DataFrame({"x": x, "y": y})
+    write_table(folder / "data.csv", table[:rows])
+    write_table(folder / "new.csv", table[rows:])
+    note(f"{rows} rows of y = w1 (1 - exp(-w2 x)) + 5, where w1 and w2 are random and unobserved.")
+    model = LocalW2Regressor(random_state=seed, verbose=True, **drop_unset(max_epochs=max_epochs))
+    model.fit(table[["x"]][:rows], table["y"][:rows])
+    model.set_params(verbose=False)
+    path = folder / "model.localw2"
+    save_model(model, str(path), features=["x"], targets=["y"])
+    settings = keep_settings(context, str(path), {"rows": rows, "loss": model.fit_.losses[-1]})
+    test = pd.DataFrame({"x": _TEST_INPUTS})
+    mean, std = model.predict(test, return_std=True)
+    inputs = test.to_numpy()
+    found = {
+        "x": inputs[:, 0],
+        "mean": mean,
+        "true_mean": np.asarray(truth.mean(inputs)).reshape(-1),
+        "std": std,
+        "true_std": np.asarray(truth.std(inputs)).reshape(-1),
+    }
+    lines = [["x", "mean", "true mean", "SD", "true SD"]]
+    lines += [[f"{value:.3g}" for value in values] for values in zip(*found.values(), strict=True)]
+    steps = [f"localw2 evaluate {path} {folder / 'new.csv'}", f"localw2 report {path} {folder / 'new.csv'}"]
+    steps.append(f"localw2 explore {path} --data {folder / 'new.csv'}")
+    text = "\n".join([align(lines), "", "Next:", *(f"  {step}" for step in steps)])
+    print_result({"folder": out, "settings": settings} | found, text, as_json)

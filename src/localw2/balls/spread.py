@@ -1,0 +1,55 @@
+"""The local spread of residuals, and balls for it that depend on x alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from localw2._validation import Array, as_rows
+from localw2.balls.lazy import MANY_ROWS
+from localw2.balls.neighborhoods import Nearest, Neighborhoods
+from localw2.balls.norms import Weighted
+
+SPREAD_FLOOR = 0.1  # of the overall spread: rows without noise must not outweigh all others
+_CELL = 200  # most rows of a cell; the fewest are half as many
+
+
+def rough_balls(x: Any) -> Neighborhoods:
+    """Balls that define "local" before anything is known about y: a fifth of the rows each, at most 150.
+
+    With more than ``MANY_ROWS`` rows they are disjoint cells of at most 200 rows, because a nearest-neighbour
+    search over all rows would take longer than a fit.
+
+    >>> rough_balls(np.arange(100.0)).sizes.unique()
+    tensor([20])
+    """
+    rows = as_rows(x).astype(np.float64)
+    # Distances far from the origin lose digits.
+    centred, norm = rows - rows.mean(0), Weighted.standardised(rows)
+    if len(rows) > MANY_ROWS:
+        return Neighborhoods.cells(centred, _CELL, norm)
+    return Neighborhoods.of(centred, Nearest(min(150, max(2, len(rows) // 5))), norm)
+
+
+def local_spread(hoods: Neighborhoods, residuals: Array, rows: Array | None = None) -> Array:
+    """The size of the residuals (N, d) around every row, (N,): their mean absolute value in its ball.
+
+    Outputs are put on one scale first. A mask ``rows`` (N,) restricts the mean to those rows. Values are
+    relative to the overall spread and at least ``SPREAD_FLOOR``; without any spread they are all 1.
+
+    >>> hoods = Neighborhoods.cells([0.0, 0.0, 9.0, 9.0], size=2)
+    >>> local_spread(hoods, np.array([[1.0], [-1.0], [7.0], [-7.0]])).round(3)
+    array([0.2, 0.2, 1.4, 1.4])
+    """
+    seen = np.ones(len(residuals), bool) if rows is None else rows
+    overall = np.sqrt((residuals[seen] ** 2).mean(0))
+    if not overall.any():
+        return np.ones(len(residuals))
+    size = np.sqrt(((residuals / np.where(overall > 0, overall, 1.0)) ** 2).mean(1))
+    indices, starts = hoods.rows.numpy(), hoods.indptr.numpy()[:-1]
+    total = np.add.reduceat((size * seen)[indices], starts)
+    count = np.add.reduceat(seen[indices].astype(float), starts)
+    means = np.where(count > 0, total / np.maximum(count, 1.0), size[seen].mean())
+    spread: Array = np.maximum(means[hoods.ball_of_row.numpy()], SPREAD_FLOOR)
+    return spread

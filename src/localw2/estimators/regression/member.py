@@ -1,0 +1,33 @@
+"""What draws: a member of a conditional law, which pools one or several of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+
+import numpy as np
+
+from localw2._validation import Array
+
+PREDICTION_DRAWS = 2000  # draws that means, quantiles and intervals integrate over
+
+
+class Member(ABC):
+    """A way to draw y at rows x (N, p), which are numbers in the units of the table."""
+
+    @abstractmethod
+    def sample(self, x: Array, n_samples: int, rng: np.random.Generator) -> Array:
+        """Independent draws (S, N, d): draws, and rows within a draw, are independent."""
+
+    @abstractmethod
+    def common_draws(self, x: Array) -> Iterator[tuple[slice, Array]]:
+        """Draws (S, rows, d) with the same randomness at every row and call, some rows at a time.
+
+        A row's draws then do not depend on the rows that come with it. S is ``PREDICTION_DRAWS``.
+        """
+
+    def moments(self, x: Array) -> tuple[Array, Array]:
+        """Mean and variance of y at every row, (N, d) each."""
+        parts = [(draws.mean(0), draws.var(0)) for _, draws in self.common_draws(x)]
+        mean, variance = (np.concatenate(part) for part in zip(*parts, strict=True))
+        return mean, variance
