@@ -7,6 +7,8 @@ everywhere: what came, why it matters, what to do.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from contextlib import nullcontext
 from numbers import Integral, Real
 from typing import Any
 
@@ -38,8 +40,14 @@ def as_array(values: Any, name: str, missing: bool = False) -> Array:
         raise ValueError(
             f"{name} is float16, which holds only three digits; convert it to float32 or float64."
         )
-    if array.dtype.kind in "OUSV":
-        array = _numbers_of(array, name)
+    if array.dtype.kind in "USV":
+        raise ValueError(f"{name} holds text, such as {str(array.flat[0])!r}; encode it as numbers first.")
+    if array.dtype.kind == "O":
+        for value in array.flat:
+            if not (isinstance(value, Real) or value is None):
+                raise ValueError(
+                    f"{name} holds {value!r}, which is not a real number; encode it or drop its row first."
+                )
     elif array.dtype.kind in "mM":
         raise ValueError(
             f"{name} has dtype {array.dtype}, whose unit would change the result. Convert it to numbers "
@@ -58,18 +66,6 @@ def as_array(values: Any, name: str, missing: bool = False) -> Array:
     return array
 
 
-def _numbers_of(array: Array, name: str) -> Array:
-    if array.dtype.kind != "O":
-        raise ValueError(f"{name} holds text, such as {str(array.flat[0])!r}; encode it as numbers first.")
-    for value in array.flat:
-        if not (isinstance(value, Real) or value is None):
-            raise ValueError(
-                f"{name} holds {value!r}, which is not a real number; encode it or drop its row first."
-            )
-    numbers: Array = array.astype(np.float64)
-    return numbers
-
-
 def as_rows(x: Any, name: str = "x") -> Array:
     """Turn inputs into an (N, p) array; a 1-D array is one column."""
     _check_not_scalar(x, name)
@@ -83,17 +79,14 @@ def as_rows(x: Any, name: str = "x") -> Array:
 
 def as_tensor(values: Any, name: str) -> Tensor:
     """Turn outputs into a finite float32 or float64 tensor; a tensor keeps its device and its graph."""
-    if not isinstance(values, Tensor):
-        _check_not_scalar(values, name)
-        return torch.tensor(as_array(values, name))
-    values = _coarse(values, name)
     _check_not_scalar(values, name)
-    if not values.is_floating_point():
-        values = values.double()
-    if values.numel() == 0:
-        raise ValueError(f"{name} is empty (shape {tuple(values.shape)}); at least one row is needed.")
-    check_finite(values, name)
-    tensor: Tensor = values
+    if not isinstance(values, Tensor):
+        return torch.tensor(as_array(values, name))
+    tensor = _coarse(values, name)
+    tensor = tensor if tensor.is_floating_point() else tensor.double()
+    if tensor.numel() == 0:
+        raise ValueError(f"{name} is empty (shape {tuple(tensor.shape)}); at least one row is needed.")
+    check_finite(tensor, name)
     return tensor
 
 
@@ -114,7 +107,9 @@ def _coarse(values: Tensor, name: str) -> Tensor:
 def check_finite(values: Array | Tensor, name: str) -> None:
     """Raise unless every value is finite, and give the index of the first that is not."""
     # One cheap pass settles nearly every case: a sum of finite values overflows only if they are huge.
-    if math.isfinite(_total(values)):
+    with nullcontext() if isinstance(values, Tensor) else np.errstate(over="ignore", invalid="ignore"):
+        total = values.sum().item()
+    if math.isfinite(total):
         return
     finite = torch.isfinite(values) if isinstance(values, Tensor) else np.isfinite(values)
     if bool(finite.all()):
@@ -125,13 +120,6 @@ def check_finite(values: Array | Tensor, name: str) -> None:
         f"{name} has {len(bad)} NaN or infinite value(s), the first at index {first}. "
         "Distances and sorting are undefined there: drop or impute these rows."
     )
-
-
-def _total(values: Array | Tensor) -> float:
-    if isinstance(values, Tensor):
-        return float(values.sum().item())
-    with np.errstate(over="ignore", invalid="ignore"):
-        return float(values.sum())
 
 
 def check_radius(delta: Any) -> float:
@@ -164,11 +152,17 @@ def check_flag(value: Any, name: str) -> bool:
     return bool(value)
 
 
+def check_number(value: Any, name: str, valid: Callable[[float], bool], words: str) -> float:
+    """Return value as a float if it is a valid number; ``words`` say what it must be."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not valid(float(value)):
+        raise ValueError(f"{name}={value!r} must be {words}.")
+    return float(value)
+
+
 def check_probability(value: Any, name: str) -> float:
     """Return value as a float strictly between 0 and 1."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < 1:
-        raise ValueError(f"{name}={value!r} must be a probability strictly between 0 and 1, such as 0.9.")
-    return float(value)
+    words = "a probability strictly between 0 and 1, such as 0.9"
+    return check_number(value, name, lambda v: 0 < v < 1, words)
 
 
 def seed_from(random_state: Any) -> int:
@@ -183,9 +177,8 @@ def seed_from(random_state: Any) -> int:
         high, low = (int(half) for half in random_state.randint(0, 2**31, size=2, dtype=np.int64))
         return (high << 31) + low
     is_int = isinstance(random_state, Integral) and not isinstance(random_state, bool)
-    if is_int and int(random_state) >= 0:
-        return int(np.random.default_rng(int(random_state)).integers(2**63))
-    if random_state is None or isinstance(random_state, np.random.Generator):
+    is_seed = is_int and int(random_state) >= 0
+    if is_seed or random_state is None or isinstance(random_state, np.random.Generator):
         return int(np.random.default_rng(random_state).integers(2**63))
     raise ValueError(
         f"random_state={random_state!r} must be None, an int >= 0, a numpy Generator or a numpy RandomState."

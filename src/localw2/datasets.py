@@ -90,10 +90,7 @@ class Nonlinear(RandomModel):
     """
 
     omega_mean: tuple[float, float] = (19.1426, 0.5311)
-    omega_covariance: tuple[tuple[float, float], tuple[float, float]] = (
-        (6.22864, -0.4322),
-        (-0.4322, 0.04124),
-    )
+    omega_covariance: tuple[tuple[float, float], ...] = ((6.22864, -0.4322), (-0.4322, 0.04124))
     half_width: float = 0.5
 
     def sample_x(self, n: int, rng: np.random.Generator) -> Array:

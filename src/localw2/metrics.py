@@ -29,7 +29,7 @@ def mean_error(true_mean: Any, mean: Any) -> float:
     >>> mean_error([1.0, 3.0], [2.0, 3.0])
     0.25
     """
-    return _relative_error(_floats(true_mean, "true_mean"), _floats(mean, "mean"), ("true_mean", "mean"))
+    return _relative_error(_floats(true_mean, "true_mean"), _floats(mean, "mean"), "true_mean", "mean")
 
 
 def std_error(true_std: Any, std: Any) -> float:
@@ -37,14 +37,13 @@ def std_error(true_std: Any, std: Any) -> float:
 
     .. math:: \sum_i |\mathrm{SD}\, y_i - \mathrm{SD}\, \hat y_i| \,/\, \sum_i \mathrm{SD}\, y_i
 
-    ``true_std`` and ``std`` have the same shape, such as (n_x,); the sum runs over every entry. Some inputs
-    may have no spread (the nonlinear example at x = 0), but not all of them.
+    Shapes are as in ``mean_error``. Some inputs may have no spread (the nonlinear example at x = 0), but not
+    all of them.
 
     >>> std_error([0.0, 2.0], [0.5, 1.5])
     0.5
     """
-    stds = _spread(true_std, "true_std"), _spread(std, "std")
-    return _relative_error(*stds, ("true_std", "std"))
+    return _relative_error(_spread(true_std, "true_std"), _spread(std, "std"), "true_std", "std")
 
 
 def draw_errors(y_draws: Any, yhat_draws: Any) -> tuple[float, float]:
@@ -71,22 +70,20 @@ def draw_errors(y_draws: Any, yhat_draws: Any) -> tuple[float, float]:
     for draws, name in ((y, "y_draws"), (yhat, "yhat_draws")):
         if len(draws) < 2:
             raise ValueError(f"{name} has 1 draw; an SD needs at least 2, along the first axis.")
-    names = "y_draws", "yhat_draws"
-    in_mean = _relative_error(y.mean(0), yhat.mean(0), names, "mean")
-    return in_mean, _relative_error(y.std(0, ddof=1), yhat.std(0, ddof=1), names, "SD")
+    in_mean = _relative_error(y.mean(0), yhat.mean(0), "the mean of y_draws")
+    return in_mean, _relative_error(y.std(0, ddof=1), yhat.std(0, ddof=1), "the SD of y_draws")
 
 
-def _relative_error(truth: Array, estimate: Array, names: tuple[str, str], of: str = "") -> float:
+def _relative_error(truth: Array, estimate: Array, name: str, other: str = "") -> float:
     if truth.shape != estimate.shape:
         raise ValueError(
-            f"{names[0]} has shape {truth.shape} and {names[1]} {estimate.shape}; "
+            f"{name} has shape {truth.shape} and {other} {estimate.shape}; "
             "they must be for the same test inputs, in the same order."
         )
     size = np.abs(truth).sum()
     if size == 0:
-        zero = f"the {of} of {names[0]}" if of else names[0]
         raise ValueError(
-            f"{zero} is 0 at every test input, so a relative error is undefined. Compare differences instead."
+            f"{name} is 0 at every test input, so a relative error is undefined. Compare differences instead."
         )
     return float(np.abs(truth - estimate).sum() / size)
 
@@ -162,25 +159,19 @@ def energy_score(y: Any, samples: Any) -> Array:
     y, samples = _outcomes_and_draws(y, samples, fewest=2)
     if y.ndim == 1 or y.shape[1] == 1:
         return crps(y, samples).reshape(-1)
-    step = max(1, SCORE_ELEMENTS // (samples.shape[0] * samples.shape[2]))
-    chunks = [slice(low, low + step) for low in range(0, len(y), step)]
-    return np.concatenate([_energy_score(samples[:, rows] - y[rows]) for rows in chunks])
+    n_samples, n, d = samples.shape
+    step, scores = max(1, SCORE_ELEMENTS // (n_samples * d)), np.empty(n)
 
+    def lengths(vectors: Array) -> Any:  # (d, ...)
+        return np.sqrt(np.einsum("k...,k...->...", vectors, vectors))
 
-def _energy_score(gaps: Array) -> Array:
-    """The energy score (n,) of draws minus outcome, (S, n, d)."""
-    n_samples = len(gaps)
-    gaps = np.ascontiguousarray(np.moveaxis(gaps, 2, 0))
-    # Draws s and s + lag of all rows at once: each pair occurs once, and no S x S table is needed.
-    pairs = sum(_lengths(gaps[:, lag:] - gaps[:, :-lag]).sum(0) for lag in range(1, n_samples))
-    score: Array = _lengths(gaps).mean(0) - pairs / (n_samples * (n_samples - 1))
-    return score
-
-
-def _lengths(vectors: Array) -> Array:
-    """Euclidean norms of vectors (d, ...)."""
-    lengths: Array = np.sqrt(np.einsum("k...,k...->...", vectors, vectors))
-    return lengths
+    for low in range(0, n, step):
+        rows = slice(low, low + step)
+        gaps = np.ascontiguousarray(np.moveaxis(samples[:, rows] - y[rows], 2, 0))
+        # Draws s and s + lag of all rows at once: each pair occurs once, and no S x S table is needed.
+        pairs = sum(lengths(gaps[:, lag:] - gaps[:, :-lag]).sum(0) for lag in range(1, n_samples))
+        scores[rows] = lengths(gaps).mean(0) - pairs / (n_samples * (n_samples - 1))
+    return scores
 
 
 def coverage(y: Any, lower: Any, upper: Any) -> float:
@@ -194,8 +185,7 @@ def coverage(y: Any, lower: Any, upper: Any) -> float:
     >>> coverage([1.0, 2.0, 3.0, 4.0], lower=[0, 0, 0, 0], upper=[3, 3, 3, 3])
     0.75
     """
-    lower, upper = _interval(lower, upper)
-    y = _floats(y, "y")
+    (lower, upper), y = _interval(lower, upper), _floats(y, "y")
     if y.shape != lower.shape:
         raise ValueError(
             f"y has shape {y.shape} and its intervals have {lower.shape}; give one interval per value of y."
@@ -260,28 +250,21 @@ def w2(a: Any, b: Any) -> float:
     """
     a, b = (as_rows(values, name).astype(np.float64) for values, name in ((a, "a"), (b, "b")))
     if a.shape[1] != b.shape[1]:
-        raise ValueError(
-            f"a has {a.shape[1]} column(s) and b has {b.shape[1]}; they must have the same columns."
-        )
+        raise ValueError(f"a has {a.shape[1]} column(s) and b has {b.shape[1]}; they must agree.")
+    n, m = len(a), len(b)
     if a.shape[1] == 1:
-        return float(np.sqrt(_quantile_cost(np.sort(a[:, 0]), np.sort(b[:, 0]))))
-    if len(a) != len(b):
+        # The quantile functions are steps. Levels in units of 1 / (n m) are integers, so that k / n and l / m
+        # coincide exactly where they should.
+        levels = np.union1d(np.arange(1, n + 1) * m, np.arange(1, m + 1) * n)
+        gaps = np.sort(a[:, 0])[(levels - 1) // m] - np.sort(b[:, 0])[(levels - 1) // n]
+        return float(np.sqrt(np.diff(levels, prepend=0) / (n * m) @ gaps**2))
+    if n != m:
         raise ValueError(
-            f"a has {len(a)} rows and b has {len(b)}; with several columns rows are paired one to one, so "
+            f"a has {n} rows and b has {m}; with several columns rows are paired one to one, so "
             "the sizes must agree. Draw more, or use a random subset of the larger sample."
         )
-    value = w2_squared(as_tensor(a, "a"), as_tensor(b, "b"), Neighborhoods.whole(len(a)))
+    value = w2_squared(as_tensor(a, "a"), as_tensor(b, "b"), Neighborhoods.whole(n))
     return float(value.sqrt())
-
-
-def _quantile_cost(a: Array, b: Array) -> float:
-    """The squared distance of two sorted samples (n,) and (m,), whose quantile functions are steps."""
-    n, m = len(a), len(b)
-    # Levels in units of 1 / (n m) are integers, so that k / n and l / m coincide exactly where they should.
-    levels = np.union1d(np.arange(1, n + 1) * m, np.arange(1, m + 1) * n)
-    shares = np.diff(levels, prepend=0) / (n * m)
-    gaps = a[(levels - 1) // m] - b[(levels - 1) // n]
-    return float(shares @ gaps**2)
 
 
 def _floats(values: Any, name: str) -> Array:
@@ -301,9 +284,8 @@ def _outcomes_and_draws(y: Any, samples: Any, fewest: int) -> tuple[Array, Array
     if y.ndim not in (1, 2):
         raise ValueError(f"y has shape {y.shape}; expected (N,), or (N, d) with d outputs.")
     if samples.shape[1:] != y.shape:
-        hint = ""
-        if samples.shape[:-1] == y.shape:
-            hint = " These look like draws along the last axis: pass np.moveaxis(samples, -1, 0)."
+        last = " These look like draws along the last axis: pass np.moveaxis(samples, -1, 0)."
+        hint = last if samples.shape[:-1] == y.shape else ""
         expected = ", ".join(["S", *map(str, y.shape)])
         raise ValueError(
             f"samples has shape {samples.shape} and y {y.shape}; the sample axis comes first, "
@@ -320,9 +302,7 @@ def _outcomes_and_draws(y: Any, samples: Any, fewest: int) -> tuple[Array, Array
 def _interval(lower: Any, upper: Any) -> tuple[Array, Array]:
     lower, upper = _floats(lower, "lower"), _floats(upper, "upper")
     if lower.shape != upper.shape:
-        raise ValueError(
-            f"lower has shape {lower.shape} and upper {upper.shape}; an interval needs both ends."
-        )
+        raise ValueError(f"lower has shape {lower.shape} and upper {upper.shape}; they must agree.")
     crossed = np.argwhere(lower > upper)
     if len(crossed):
         first = tuple(int(i) for i in crossed[0])

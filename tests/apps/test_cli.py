@@ -19,14 +19,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import typer
 from typer.testing import CliRunner
 
 import localw2
 from localw2 import LocalW2ODE, LocalW2Regressor, RandomCoefficientRegressor, SolverError
-from localw2.apps.cli import _COMMANDS, app
+from localw2.apps.cli import app
 from localw2.apps.cli.model_files import save_model
-from localw2.apps.tables.long import gather_trajectories
-from localw2.apps.tables.tables import read_table, write_table
+from localw2.apps.tables.tables import gather_trajectories, read_table, write_table
 from localw2.metrics import crps
 from localw2.training import loop as training
 
@@ -83,7 +83,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def held(folder):
     """The model, and X, y of the held-out rows, as Python has them."""
-    frame = pd.read_csv(folder / "m.lw2.held-out.csv")
+    frame = read_table(folder / "m.lw2.held-out.csv").frame
     return localw2.load(folder / "m.lw2"), frame[["age", "water"]], frame["strength"].to_numpy()
 
 
@@ -152,7 +152,7 @@ def test_flags_win_over_the_file(folder, tmp_path):
         ("max-epoch = 3", "Did you mean 'max-epochs'"),
         ("[fit]\nquantile = 1", "Known are base, calibrate,"),
         ("[fitt]\nseed = 1", "Did you mean 'fit'"),
-        ("seed = ", "not valid TOML"),
+        ("seed = ", "TOML"),
     ],
 )
 def test_settings_that_mean_nothing_are_told_of(content, message, folder, tmp_path):
@@ -186,7 +186,7 @@ def test_several_targets_and_names_with_commas(tmp_path, folder):
     written = read_table(tmp_path / "p.csv")
     model, frame = localw2.load(two), pd.DataFrame({"x": rows[:, 0]})
     np.testing.assert_array_equal(written.frame["b_q0.9"], model.predict_quantiles(frame, [0.9])[0, :, 1])
-    assert written.names[1:5] == [f"force (N, wet)_{part}" for part in ("mean", "std", "q0.1", "q0.9")]
+    assert list(written.frame)[1:5] == [f"force (N, wet)_{part}" for part in ("mean", "std", "q0.1", "q0.9")]
     run(["sample", two, data, "-n", 2, "--out", tmp_path / "s.csv"])
     drawn = read_table(tmp_path / "s.csv").numbers(["force (N, wet)", "b"])
     expected = model.sample(frame, 2, random_state=0)
@@ -255,7 +255,7 @@ def test_predict_writes_what_python_predicts(folder, held, tmp_path):
     for name in ("p.csv", "p.tsv", "p.parquet"):
         run(f"{command} --out {tmp_path / name}")
         table = read_table(tmp_path / name)
-        assert table.names == list(expected)
+        assert list(table.frame) == list(expected)
         for column, values in expected.items():
             np.testing.assert_array_equal(table.frame[column], values)
     printed = run(command).stdout
@@ -560,7 +560,7 @@ def test_demo(tmp_path, folder):
     steps = [line.strip() for line in result.stdout.splitlines() if line.startswith("  localw2 ")]
     assert len(steps) == 3
     run(steps[0].removeprefix("localw2 "))
-    assert read_table(out / "data.csv").n_rows == 60
+    assert len(read_table(out / "data.csv").frame) == 60
     assert tomllib.loads((out / "model.localw2.settings.toml").read_text())["demo"]["rows"] == 60
 
 
@@ -672,7 +672,7 @@ def test_two_states_at_one_time_are_told_of(tmp_path, folder):
         ("predict m.lw2 data.csv --drop-missing --out no/p.csv", "'no/p.csv'"),
         ("report m.lw2 data.csv --drop-missing --out no/r.html", "'no/r.html'"),
         ("predict m.lw2 data.csv --drop-missing --interval 1.5", "coverage=1.5 must be a probability"),
-        ("predict m.lw2 data.csv --features age", "--features has 1 name(s), but m.lw2 has 2 features"),
+        ("predict m.lw2 data.csv --features age", "m.lw2 has 2 features, but 1 are named"),
         ("sample m.lw2 data.csv --drop-missing --keep dya", "Did you mean 'day'?"),
     ],
 )
@@ -866,7 +866,7 @@ def test_help_loads_nothing_heavy():
 
 @pytest.mark.parametrize(
     "command",
-    ["", *sorted(set(_COMMANDS)), "ode", "ode fit", "ode sample"],
+    ["", *sorted(typer.main.get_command(app).commands), "ode fit", "ode sample"],
 )
 def test_every_command_has_help(command):
     assert "Usage: localw2" in run(f"{command} --help").stdout

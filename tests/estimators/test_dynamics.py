@@ -444,7 +444,7 @@ class TestFiles:
             (lambda s: s.settings["parameters"].update(max_epochs={"a": 1}), "max_epochs"),
             (lambda s: s.settings["functions"].update(field="rm -rf"), "field"),
             (lambda s: s.settings.update(laws={"k": ["cauchy", 0.0, 1.0]}), "cauchy"),
-            (lambda s: s.tensors.pop("field.net.layers.0.mean"), "LocalW2ODE"),
+            (lambda s: s.tensors.pop("field.net.layers.0.mean"), "tensors"),
         ],
     )
     def test_forged_files(self, change, word):

@@ -30,6 +30,7 @@ def test_a_summary_with_its_errors():
     assert load(FOLDER / "coefficients.localw2").summary() == ANSWERS["coefficients"]["summary"]
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.InconsistentVersionWarning")
 def test_a_calibrated_regressor_of_a_table_with_categories_and_missing_values():
     model, expected = load(FOLDER / "regressor-frame.localw2"), ANSWERS["regressor-frame"]
     rows = pd.DataFrame(expected["X"])

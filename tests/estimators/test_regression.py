@@ -34,7 +34,7 @@ from localw2 import (
 )
 from localw2.balls.spread import local_spread
 from localw2.datasets import Nonlinear
-from localw2.estimators.regression import fitting, network
+from localw2.estimators.regression import fitting, network, regressor
 from localw2.estimators.regression.loss import MOST, Anchored, anchor_strength
 from localw2.estimators.regression.mean import fold_base
 from localw2.estimators.regression.network import balanced_draws
@@ -230,6 +230,19 @@ class TestReproducible:
         np.testing.assert_allclose(model.predict_quantiles(x[::-1], [0.3])[:, ::-1], q, rtol=1e-12)
 
 
+@pytest.fixture
+def objectives(monkeypatch):
+    """The losses that networks are trained with, as they come."""
+    found = []
+
+    def watched(model, objective, inputs, config):
+        found.append(objective)
+        return train(model, objective, inputs, config)
+
+    monkeypatch.setattr(network, "train", watched)
+    return found
+
+
 class TestPaper:
     def test_is_the_printed_method_on_raw_data(self):
         """The call of the documentation, but for the size of the network and the epochs."""
@@ -264,11 +277,11 @@ class TestPaper:
         assert std[0] == pytest.approx(draws.std(), rel=0.05)
 
     @pytest.mark.parametrize("norm", [Weighted([1.0, 0.0]), Mahalanobis(np.diag([1.0, 1e-12]))])
-    def test_a_norm_applies_to_x_as_given(self, norm):
+    def test_a_norm_applies_to_x_as_given(self, norm, objectives):
         x, y = two_outputs(60)
-        scaled = LocalW2Regressor(**QUICK, base=None, delta=0.3, norm=norm, random_state=0).fit(x, y[:, 0])
+        LocalW2Regressor(**QUICK, base=None, delta=0.3, norm=norm, random_state=0).fit(x, y[:, 0])
         plain = Neighborhoods.within(x[:, :1], 0.3)
-        objective, _ = scaled._objective(x, y[:, :1], scaled.model_, scaled.fit_.config)
+        (objective,) = objectives
         assert torch.equal(objective.hoods.sizes, plain.at_least(2).sizes)
 
     @pytest.mark.parametrize(
@@ -285,11 +298,11 @@ class TestPaper:
             (MMD(3), 1, True, MMD(3)),
         ],
     )
-    def test_discrepancies(self, name, n_outputs, debiased, expected):
+    def test_discrepancies(self, name, n_outputs, debiased, expected, objectives):
         x, y = two_outputs(40)
         model = LocalW2Regressor(max_epochs=2, width=4, base=None, discrepancy=name, debiased=debiased)
         model.fit(x, y[:, :n_outputs])
-        objective, _ = model._objective(x, y[:, :n_outputs], model.model_, model.fit_.config)
+        (objective,) = objectives
         assert objective.discrepancy == expected
 
 
@@ -652,8 +665,10 @@ class TestStored:
         "spoil",
         [
             lambda s, t: s.pop("parameters"),
-            lambda s, t: s["parameters"].update(width=10**9),
-            lambda s, t: s["parameters"].update(depth=10**9),
+            lambda s, t: s["network"].update(width=10**9),
+            lambda s, t: s["network"].update(depth=10**9),
+            lambda s, t: s.pop("network") and s["parameters"].update(width=10**9),  # as in files of 0.1
+            lambda s, t: s.pop("network") and s["parameters"].update(depth=10**9),
             lambda s, t: s["parameters"].update(nonsense=1),
             lambda s, t: s["parameters"].update(norm={"object": "system", "fields": {}}),
             lambda s, t: s.update(n_features=3),
@@ -671,7 +686,9 @@ class TestStored:
             lambda s, t: s["parameters"].update(base="ridge"),
             lambda s, t: s["parameters"].update(base="auto"),  # without base models
             lambda s, t: s["parameters"].update(base={"regressor": "other"}),
-            lambda s, t: s["parameters"].update(residual=1),
+            lambda s, t: s["network"].update(residual=1),
+            lambda s, t: s["network"].update(activation="sin"),
+            lambda s, t: s.pop("network") and s["parameters"].update(residual=1),
             lambda s, t: s["fit"].update(stopped=3),
             lambda s, t: s["fit"].update(seconds="long"),
             lambda s, t: s["fit"].update(best_epoch="first"),
@@ -810,3 +827,13 @@ def test_what_is_no_table_is_told_as_by_scikit_learn():
         model.fit(pd.Series(x), x)
     with pytest.raises(ValueError, match="requires"):
         model.fit(pd.DataFrame({"a": x, "b": "u"}), None)
+
+
+def test_what_auto_may_choose_is_checked_for_storage_before_the_fit(monkeypatch):
+    def refuse(kinds):
+        raise ValueError("boosting cannot be stored.")
+
+    monkeypatch.setattr(regressor, "check_bases_storable", refuse)
+    monkeypatch.setattr(regressor, "learn", None)
+    with pytest.raises(ValueError, match="storable"):
+        LocalW2Regressor().fit(*two_outputs(20))

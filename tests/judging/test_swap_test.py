@@ -17,8 +17,8 @@ from localw2.judging.seen_rows import SeenRows, SeenRowsWarning
 from localw2.judging.swap_test import conditional as conditional_testing
 from localw2.judging.swap_test import statistics as swap_statistics
 from localw2.judging.swap_test.conditional import conditional_test
-from localw2.judging.swap_test.draws import DependentDrawsWarning, DrawMoments
-from localw2.judging.swap_test.statistics import PooledBalls, max_t, permutation_pvalue
+from localw2.judging.swap_test.pairs import DependentDrawsWarning, DrawMoments
+from localw2.judging.swap_test.statistics import max_t, measure_distances, permutation_pvalue
 
 TRUTH = Nonlinear()
 
@@ -87,27 +87,22 @@ def test_every_swap_of_a_small_set_against_the_distance_itself(columns, ties):
     y, yhat = rng.normal(size=(2, 6, columns))
     if ties:
         y, yhat = y.round(), yhat.round()
-    found = PooledBalls.of(y, yhat, hand_made_balls()).distances(all_swaps(6))
+    found = measure_distances(y, yhat, hand_made_balls(), all_swaps(6))
     np.testing.assert_allclose(found, brute_force(y, yhat, hand_made_balls(), all_swaps(6)), atol=1e-12)
 
 
-def test_blocks_and_chunks_change_nothing(monkeypatch):
-    rng = np.random.default_rng(0)
-    y, yhat = rng.normal(size=(2, 6, 2))
-    swaps = all_swaps(6)
-    whole = PooledBalls.of(y, yhat, hand_made_balls()).distances(swaps)
-    monkeypatch.setattr(swap_statistics, "BLOCK_EDGES", 4)
-    monkeypatch.setattr(swap_statistics, "CHUNK_FLAGS", 30)
-    pooled = PooledBalls.of(y, yhat, hand_made_balls())
-    assert len(pooled.pieces[0]) > 1
-    np.testing.assert_array_equal(pooled.distances(swaps), whole)
+def test_blocks_of_balls_change_nothing(monkeypatch):
+    y, yhat = np.random.default_rng(0).normal(size=(2, 6, 2))
+    whole = measure_distances(y, yhat, hand_made_balls(), all_swaps(6))
+    monkeypatch.setattr(swap_statistics, "BLOCK_EDGES", 4)  # of 15 edges
+    np.testing.assert_array_equal(measure_distances(y, yhat, hand_made_balls(), all_swaps(6)), whole)
 
 
 def test_the_pvalue_of_all_swaps_is_valid_at_every_level():
     rng = np.random.default_rng(3)
     y, yhat = rng.normal(size=(2, 7, 1))
     balls = Balls(np.array([7, 3]), np.array([0, 1, 2, 3, 4, 5, 6, 1, 2, 3]))
-    values = PooledBalls.of(y, yhat, balls).distances(all_swaps(7)) @ np.array([0.7, 0.3])
+    values = measure_distances(y, yhat, balls, all_swaps(7)) @ np.array([0.7, 0.3])
     # Any of the 2^7 swapped sets is as likely as the observed one, and has these same values as its null.
     pvalues = np.array([permutation_pvalue(v, np.delete(values, i)) for i, v in enumerate(values)])
     for level in np.unique(pvalues):
@@ -623,7 +618,7 @@ def test_independent_rows_of_any_law_are_not_suspected(law):
                 lambda chunk: chunk[..., None],
                 rng,
             )
-            assert found.measure_dependence() < 2
+            assert found.shared_noise < 2
 
 
 def test_too_few_swaps_cannot_reject():

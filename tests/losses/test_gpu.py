@@ -18,7 +18,7 @@ from localw2.losses.cuda import assignment as gpu_assignment
 from localw2.losses.cuda import sorting as gpu_sorting
 from localw2.losses.cuda.assignment import DeviceAssigned, solve_on_device
 from localw2.losses.cuda.kernels import available
-from localw2.losses.cuda.sorting import DeviceBalls, DeviceSorted, SortedTarget
+from localw2.losses.cuda.sorting import DeviceBalls, DeviceSorted
 from localw2.losses.w2 import AssignedMatch, SortedMatch, Target
 from localw2.models.base import RandomMap
 from localw2.models.network import RandomMLP
@@ -189,12 +189,13 @@ def test_values_are_sorted_inside_every_ball():
 @pytest.mark.parametrize(("draws", "debiased"), [(1, False), (3, False), (2, True), (3, True)])
 def test_sorts_on_a_device_weigh_as_those_of_the_host(on_host, dtype, draws, debiased):
     hoods = uneven_balls(150)
-    assert len(DeviceBalls.of(hoods, torch.device("cpu")).by_width) > 1  # or one launch would do
+    balls = DeviceBalls.of(hoods, torch.device("cpu"))
+    assert len(balls.by_width) > 1  # or one launch would do
     # Rounded, so that there are ties.
     y, yhat = sample((2, 150, 1), 0, dtype).round(decimals=1), sample((draws, 2, 150, 1), 1, dtype)
     yhat = yhat.round(decimals=1)
     scale = torch.rand(2, hoods.n_balls, generator=torch.Generator().manual_seed(0)).to(dtype)
-    ours = DeviceSorted(SortedTarget(y, hoods), yhat, debiased).weigh(scale)
+    ours = DeviceSorted(balls, balls.sort(y[..., 0]), yhat, debiased).weigh(scale)
     theirs = SortedMatch(Target(y, hoods), yhat, debiased).weigh(scale)
     tolerance = {"rtol": 1e-5, "atol": 1e-6} if dtype == torch.float32 else {"rtol": 1e-12, "atol": 1e-12}
     for a, b in zip(ours[:2], theirs[:2], strict=True):

@@ -510,7 +510,7 @@ def without(name):
         without("seconds"),
         lambda settings, tensors: settings.update(seconds="long"),
         lambda settings, tensors: settings.update(epoch=7),
-        lambda settings, tensors: settings.update(n_averaged=None),
+        lambda settings, tensors: settings.update(n_failed=None),
         lambda settings, tensors: tensors.pop("history.loss"),
         lambda settings, tensors: tensors.update({"history.rate": torch.zeros(9, dtype=torch.float64)}),
         lambda settings, tensors: tensors.update({"optimizer.first.step": torch.zeros(1)}),

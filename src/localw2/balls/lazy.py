@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from numbers import Real
 from typing import Any, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from localw2._validation import Array, as_rows, check_radius
-from localw2.balls.neighborhoods import (
-    Nearest,
-    Neighborhoods,
-    check_balls,
-    check_k,
-    check_weights,
-    size_limits,
-    warn_of_singletons,
-)
-from localw2.balls.norms import Norm, check_norm
+from localw2._validation import Array
+from localw2.balls.neighborhoods import BallGraph, Neighborhoods, check_balls, check_weights
 from localw2.balls.ragged import compact, merge
-from localw2.balls.search import BallSearch, NearestSearch, nearest_search, radius_search
+from localw2.balls.search import BallSearch, NearestSearch
 
 # Rows whose balls a lazy graph inspects, to see whether nearly all are singletons.
 PROBED_ROWS = 1000
@@ -32,7 +21,7 @@ SLACK = 1.0  # of a search among that many rows: 8 times faster, with a 3 % larg
 
 
 @final
-class LazyNeighborhoods:
+class LazyNeighborhoods(BallGraph):
     """The balls of ``Neighborhoods``, found block by block, so that memory grows with rows and not edges.
 
     Ball i belongs to the i-th kept row; ``block`` merges identical balls inside the block. Stored are the
@@ -56,21 +45,18 @@ class LazyNeighborhoods:
         self.ball_of_row[torch.from_numpy(self._centres)] = torch.arange(len(self._centres))
         self.weights = torch.ones(len(self._centres), dtype=torch.float64)
 
-    def _warn(self, min_size: int, setting: str) -> LazyNeighborhoods:
-        """Warn of singletons, judged from some rows: counting all would take a pass over the data."""
-        sizes = self._probed_sizes()
-        if min_size == 1:
-            warn_of_singletons(int((sizes == 1).sum()), len(sizes), setting, stacklevel=4)
-        return self
+    @classmethod
+    def _find(cls, search: BallSearch, min_size: int) -> LazyNeighborhoods:
+        return cls(search, min_size)
 
-    def _probed_sizes(self) -> Array:
+    def _some_sizes(self) -> Array:
         probe = np.unique(np.linspace(0, self.n_rows - 1, PROBED_ROWS).astype(np.int64))
         return self._search.sizes(probe)
 
     @property
     def probed_size(self) -> float:
         """The mean ball size, estimated from some rows."""
-        return float(self._probed_sizes().mean())
+        return float(self._some_sizes().mean())
 
     @property
     def slack(self) -> float:
@@ -81,52 +67,6 @@ class LazyNeighborhoods:
         """The same graph with only the balls of at least ``min_size`` rows, counted in one pass."""
         kept = LazyNeighborhoods(self._search, min_size)
         return self if kept.n_balls == self.n_balls else kept
-
-    @classmethod
-    def within(
-        cls,
-        x: Any,
-        delta: float,
-        norm: Norm | None = None,
-        min_size: int = 1,
-        max_size: int | None = None,
-        random_state: Any = None,
-    ) -> LazyNeighborhoods:
-        """Closed balls of radius delta, as ``Neighborhoods.within``."""
-        radius, limits = check_radius(delta), size_limits(min_size, max_size, random_state)
-        lazy = cls(radius_search(x, radius, check_norm(norm), *limits), min_size)
-        return lazy._warn(min_size, f"delta={radius:.6g}")
-
-    @classmethod
-    def nearest(
-        cls,
-        x: Any,
-        k: int,
-        norm: Norm | None = None,
-        min_size: int = 1,
-        max_size: int | None = None,
-        random_state: Any = 0,
-        slack: float = 0.0,
-    ) -> LazyNeighborhoods:
-        """The k nearest rows of each row, as ``Neighborhoods.nearest``.
-
-        With ``slack`` s the k-th row found may be 1 + s times as far away as the k-th nearest. On a million
-        rows with 8 columns, s = 1 is 8 times faster and makes that distance 3 % larger.
-        """
-        rows = as_rows(x)
-        k, limits = check_k(k, len(rows)), size_limits(min_size, max_size, random_state)
-        search = nearest_search(rows, k, check_norm(norm), *limits, slack=_check_slack(slack))
-        lazy = cls(search, min_size)
-        return lazy._warn(min_size, f"k={k}")
-
-    @classmethod
-    def of(
-        cls, x: Any, balls: Nearest | float, norm: Norm | None = None, slack: float = 0.0
-    ) -> LazyNeighborhoods:
-        """Balls of a given radius, or of ``Nearest(k)`` rows, where k is at most the number of rows."""
-        if isinstance(balls, Nearest):
-            return cls.nearest(x, min(balls.k, len(as_rows(x))), norm, slack=slack)
-        return cls.within(x, balls, norm)
 
     @property
     def n_balls(self) -> int:
@@ -155,9 +95,3 @@ class LazyNeighborhoods:
 
     def __repr__(self) -> str:
         return f"LazyNeighborhoods({self.n_rows} rows, {self.n_balls} balls, found block by block)"
-
-
-def _check_slack(slack: Any) -> float:
-    if isinstance(slack, bool) or not isinstance(slack, Real) or not 0 <= float(slack) < math.inf:
-        raise ValueError(f"slack={slack!r} must be a number >= 0: 0 is exact, 1 is fast and nearly exact.")
-    return float(slack)

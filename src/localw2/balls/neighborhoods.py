@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import math
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar, final
+from typing import Any, Self, TypeVar, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from localw2._validation import Array, as_array, as_rows, check_count, check_radius, seed_from
+from localw2._validation import Array, as_array, as_rows, check_count, check_number, check_radius, seed_from
 from localw2.balls.norms import Norm, check_norm
 from localw2.balls.ragged import Balls, Bucket, compact, merge
-from localw2.balls.search import BallSearch, RadiusSearch, cells, nearest_search, radius_search
+from localw2.balls.search import (
+    BallSearch,
+    RadiusSearch,
+    cells,
+    index_type,
+    is_range,
+    nearest_search,
+    radius_search,
+)
 
 T = TypeVar("T")
 
@@ -34,8 +44,96 @@ class Nearest:
         check_count(self.k, "k of Nearest", 1, why="a ball holds its own row")
 
 
+class BallGraph(ABC):
+    """Balls of rows, in whichever way they are stored: how they are requested and checked."""
+
+    @classmethod
+    def within(
+        cls,
+        x: Any,
+        delta: float,
+        norm: Norm | None = None,
+        min_size: int = 1,
+        max_size: int | None = None,
+        random_state: Any = None,
+    ) -> Self:
+        r"""Closed balls: ball i holds every j with :math:`|x_j - x_i|_x \le\delta`, i included.
+
+        The comparison allows for the rounding of x (1e-9 to 1e-3 of delta), so that on a grid with step
+        delta every inner row has its two neighbours. ``min_size`` drops smaller balls; ``max_size`` thins
+        larger ones at random, always keeping the centre (full balls are still searched, once for each
+        distinct x).
+
+        >>> Neighborhoods.within(np.arange(10) / 10, delta=0.1).sizes
+        tensor([2, 3, 3, 3, 3, 3, 3, 3, 3, 2])
+        """
+        radius, limits = check_radius(delta), _size_limits(min_size, max_size, random_state)
+        search = radius_search(x, radius, check_norm(norm), *limits)
+        return cls._around(search, min_size, f"delta={radius:.6g}")
+
+    @classmethod
+    def nearest(
+        cls,
+        x: Any,
+        k: int,
+        norm: Norm | None = None,
+        min_size: int = 1,
+        max_size: int | None = None,
+        random_state: Any = 0,
+        slack: float = 0.0,
+    ) -> Self:
+        """Adaptive balls: ball i holds the k rows nearest to row i, i included.
+
+        Where more rows share an x than are needed, ``random_state`` chooses among them, so that all are used.
+        With ``slack`` s the k-th row found may be 1 + s times as far away as the k-th nearest. On a million
+        rows with 8 columns, s = 1 is 8 times faster and makes that distance 3 % larger.
+
+        >>> Neighborhoods.nearest([0.0, 1.0, 3.0, 7.0], k=2).rows.reshape(-1, 2)
+        tensor([[0, 1],
+                [1, 2],
+                [2, 3]], dtype=torch.int32)
+        """
+        rows, limits = as_rows(x), _size_limits(min_size, max_size, random_state)
+        k = check_count(k, "k", 1, len(rows), f"x has only {len(rows)} rows")
+        words = "a number >= 0: 0 is exact, 1 is fast and nearly exact"
+        slack = check_number(slack, "slack", lambda s: 0 <= s < math.inf, words)
+        search = nearest_search(rows, k, check_norm(norm), *limits, slack)
+        return cls._around(search, min_size, f"k={k}")
+
+    @classmethod
+    def of(cls, x: Any, balls: Nearest | float, norm: Norm | None = None, slack: float = 0.0) -> Self:
+        """Balls of a given radius, or of ``Nearest(k)`` rows, where k is at most the number of rows."""
+        if isinstance(balls, Nearest):
+            return cls.nearest(x, min(balls.k, len(as_rows(x))), norm, slack=slack)
+        return cls.within(x, balls, norm)
+
+    @classmethod
+    def _around(cls, search: BallSearch, min_size: int, setting: str) -> Self:
+        hoods = cls._find(search, min_size)
+        if min_size == 1:
+            sizes = hoods._some_sizes()
+            alone = int((sizes == 1).sum())
+            if len(sizes) > 1 and alone >= 0.9 * len(sizes):
+                warnings.warn(
+                    f"{setting} leaves {alone} of {len(sizes)} balls with one row, where the loss cannot see "
+                    "spread. Use a larger delta, or a fixed number of rows per ball: "
+                    "Neighborhoods.nearest(x, 20).",
+                    stacklevel=3,
+                )
+        return hoods
+
+    @classmethod
+    @abstractmethod
+    def _find(cls, search: BallSearch, min_size: int) -> Self:
+        """The balls of a search that have at least ``min_size`` rows."""
+
+    @abstractmethod
+    def _some_sizes(self) -> Array:
+        """The sizes of the balls of all rows, or of enough of them to tell how many are alone."""
+
+
 @final
-class Neighborhoods:
+class Neighborhoods(BallGraph):
     r"""Balls of rows in compressed (CSR) form: ball b holds ``rows[indptr[b]:indptr[b + 1]]``, ascending.
 
     Rows whose balls hold the same rows share one stored ball. Its entry in ``weights`` is the number of
@@ -66,65 +164,36 @@ class Neighborhoods:
         self._cache: dict[Any, Any] = {}
 
     @classmethod
-    def within(
-        cls,
-        x: Any,
-        delta: float,
-        norm: Norm | None = None,
-        min_size: int = 1,
-        max_size: int | None = None,
-        random_state: Any = None,
-    ) -> Neighborhoods:
-        r"""Closed balls: ball i holds every j with :math:`|x_j - x_i|_x \le\delta`, i included.
+    def _find(cls, search: BallSearch, min_size: int) -> Neighborhoods:
+        """All balls of a search, with small ones dropped and identical ones merged."""
+        if isinstance(search, RadiusSearch) and search.max_size is None:
+            if search.is_one_ball:
+                return cls.whole(search.n_rows).at_least(min_size)
+            # Copies of one x share a ball: search once for each distinct x.
+            centres, ball_of_row = np.unique(search.leader, return_inverse=True)
+        else:
+            # Copies side by side, so that a chunk finds their common ball once.
+            centres = np.argsort(search.leader, kind="stable")
+            ball_of_row = np.argsort(centres)
+        copies = np.bincount(ball_of_row, minlength=len(centres))
+        parts, numbers, weights, done, known = [], [], [], 0, 0
+        for found in search.chunks(centres):
+            # Merge inside each chunk first, so that all duplicates are never in memory at once.
+            distinct, number, weight = merge(found, copies[done : done + len(found.sizes)])
+            parts.append(distinct)
+            numbers.append(number + known)
+            weights.append(weight)
+            done, known = done + len(found.sizes), known + len(distinct.sizes)
+        balls, number, weight = merge(Balls.join(parts), np.concatenate(weights))
+        own = number[np.concatenate(numbers)][ball_of_row]
+        # Balls are numbered by the first row that they belong to.
+        order = np.argsort(np.unique(own, return_index=True)[1])
+        if not is_range(order):
+            balls, weight, own = balls.take(order), weight[order], np.argsort(order)[own]
+        return cls(balls, search.n_rows, weight, own).at_least(min_size)
 
-        The comparison allows for the rounding of x (1e-9 to 1e-3 of delta), so that on a grid with step
-        delta every inner row has its two neighbours. ``min_size`` drops smaller balls; ``max_size`` thins
-        larger ones at random, always keeping the centre (full balls are still searched, once for each
-        distinct x).
-
-        >>> Neighborhoods.within(np.arange(10) / 10, delta=0.1).sizes
-        tensor([2, 3, 3, 3, 3, 3, 3, 3, 3, 2])
-        """
-        radius = check_radius(delta)
-        search = radius_search(x, radius, check_norm(norm), *size_limits(min_size, max_size, random_state))
-        hoods = _assemble(search, min_size)
-        if min_size == 1:
-            warn_of_singletons(hoods.n_singletons, hoods.n_rows, f"delta={radius:.6g}", stacklevel=3)
-        return hoods
-
-    @classmethod
-    def nearest(
-        cls,
-        x: Any,
-        k: int,
-        norm: Norm | None = None,
-        min_size: int = 1,
-        max_size: int | None = None,
-        random_state: Any = 0,
-    ) -> Neighborhoods:
-        """Adaptive balls: ball i holds the k rows nearest to row i, i included.
-
-        Where more rows share an x than are needed, ``random_state`` chooses among them, so that all are used.
-
-        >>> Neighborhoods.nearest([0.0, 1.0, 3.0, 7.0], k=2).rows.reshape(-1, 2)
-        tensor([[0, 1],
-                [1, 2],
-                [2, 3]], dtype=torch.int32)
-        """
-        rows = as_rows(x)
-        k = check_k(k, len(rows))
-        search = nearest_search(rows, k, check_norm(norm), *size_limits(min_size, max_size, random_state))
-        hoods = _assemble(search, min_size)
-        if min_size == 1:
-            warn_of_singletons(hoods.n_singletons, hoods.n_rows, f"k={k}", stacklevel=3)
-        return hoods
-
-    @classmethod
-    def of(cls, x: Any, balls: Nearest | float, norm: Norm | None = None) -> Neighborhoods:
-        """Balls of a given radius, or of ``Nearest(k)`` rows, where k is at most the number of rows."""
-        if isinstance(balls, Nearest):
-            return cls.nearest(x, min(balls.k, len(as_rows(x))), norm)
-        return cls.within(x, balls, norm)
+    def _some_sizes(self) -> Array:
+        return self.row_sizes().numpy()
 
     @classmethod
     def whole(cls, n: int) -> Neighborhoods:
@@ -134,7 +203,7 @@ class Neighborhoods:
         Neighborhoods(1000 rows, 1 ball of 1000 rows, 1000 edges)
         """
         n = check_count(n, "n", 1)
-        balls = Balls(np.array([n]), np.arange(n, dtype=np.int32 if n < 2**31 else np.int64))
+        balls = Balls(np.array([n]), np.arange(n, dtype=index_type(n)))
         return cls(balls, n, np.array([n]), np.zeros(n, np.int64))
 
     @classmethod
@@ -145,7 +214,7 @@ class Neighborhoods:
         Neighborhoods(3 rows, 3 balls of 1 row, 3 edges)
         """
         n = check_count(n, "n", 1)
-        balls = Balls(np.ones(n, np.int64), np.arange(n, dtype=np.int32 if n < 2**31 else np.int64))
+        balls = Balls(np.ones(n, np.int64), np.arange(n, dtype=index_type(n)))
         return cls(balls, n, np.ones(n), np.arange(n))
 
     @classmethod
@@ -157,9 +226,8 @@ class Neighborhoods:
         >>> Neighborhoods.cells(np.arange(1000.0), size=100)
         Neighborhoods(1000 rows, 16 balls of 62 to 63 rows, median 62 (984 identical ones merged), 1000 edges)
         """
-        balls = cells(
-            x, check_count(size, "size", 2, why="a cell of one row shows no spread"), check_norm(norm)
-        )
+        size = check_count(size, "size", 2, why="a cell of one row shows no spread")
+        balls = cells(x, size, check_norm(norm))
         n_rows = len(balls.rows)
         own = np.empty(n_rows, np.int64)
         own[balls.rows] = np.repeat(np.arange(len(balls.sizes)), balls.sizes)
@@ -169,11 +237,6 @@ class Neighborhoods:
     def n_balls(self) -> int:
         """Number of stored (distinct) balls."""
         return len(self.sizes)
-
-    @property
-    def n_singletons(self) -> int:
-        """Number of rows that are alone in their ball."""
-        return int(self.weights[self.sizes == 1].sum())
 
     @property
     def n_edges(self) -> int:
@@ -267,17 +330,12 @@ class Neighborhoods:
         return f"Neighborhoods({self.n_rows} rows, {balls}, {self.n_edges} edges)"
 
 
-def size_limits(min_size: int, max_size: int | None, random_state: Any) -> tuple[int | None, int]:
+def _size_limits(min_size: int, max_size: int | None, random_state: Any) -> tuple[int | None, int]:
     """Check the limits on ball sizes; return the largest size and a seed."""
     check_count(min_size, "min_size", 1)
     if max_size is not None:
         check_count(max_size, "max_size", min_size, why="it must be at least min_size")
     return max_size, seed_from(random_state)
-
-
-def check_k(k: Any, n_rows: int) -> int:
-    """Return k if there are at least k rows."""
-    return check_count(k, "k", 1, n_rows, f"x has only {n_rows} rows")
 
 
 def check_weights(weights: Any, n_balls: int) -> Array:
@@ -303,50 +361,3 @@ def check_balls(balls: Any, n_balls: int) -> Array:
     if len(np.unique(chosen)) < len(chosen):
         raise ValueError("balls has duplicates; a block holds each ball once, with its weight.")
     return chosen.astype(np.int64)
-
-
-def _assemble(search: BallSearch, min_size: int) -> Neighborhoods:
-    """All balls of a search, with small ones dropped and identical ones merged."""
-    n = search.n_rows
-    if isinstance(search, RadiusSearch) and search.max_size is None:
-        if search.is_one_ball:
-            return Neighborhoods.whole(n).at_least(min_size)
-        # Copies of one x share a ball: search once for each distinct x.
-        centres, ball_of_row = np.unique(search.leader, return_inverse=True)
-    else:
-        # Copies side by side, so that a chunk finds their common ball once.
-        centres = np.argsort(search.leader, kind="stable")
-        ball_of_row = np.argsort(centres)
-    copies = np.bincount(ball_of_row, minlength=len(centres))
-    parts, numbers, weights, done, known = [], [], [], 0, 0
-    for found in search.chunks(centres):
-        # Merge inside each chunk first, so that all duplicates are never in memory at once.
-        distinct, number, weight = merge(found, copies[done : done + len(found.sizes)])
-        parts.append(distinct)
-        numbers.append(number + known)
-        weights.append(weight)
-        done, known = done + len(found.sizes), known + len(distinct.sizes)
-    merged, number, weight = merge(Balls.join(parts), np.concatenate(weights))
-    hoods = Neighborhoods(merged, n, weight, number[np.concatenate(numbers)][ball_of_row])
-    return _sort_by_row(hoods).at_least(min_size)
-
-
-def _sort_by_row(hoods: Neighborhoods) -> Neighborhoods:
-    """Number the balls by the first row that they belong to."""
-    own = hoods.ball_of_row.numpy()
-    kept, first = np.unique(own, return_index=True)
-    order = kept[np.argsort(first)]
-    if (order == np.arange(len(order))).all():
-        return hoods
-    place = np.argsort(order)
-    return Neighborhoods(hoods.balls.take(order), hoods.n_rows, hoods.weights.numpy()[order], place[own])
-
-
-def warn_of_singletons(alone: int, rows: int, setting: str, stacklevel: int) -> None:
-    """Warn if nearly all balls hold one row."""
-    if rows > 1 and alone >= 0.9 * rows:
-        warnings.warn(
-            f"{setting} leaves {alone} of {rows} balls with one row, where the loss cannot see spread. "
-            "Use a larger delta, or a fixed number of rows per ball: Neighborhoods.nearest(x, 20).",
-            stacklevel=stacklevel,
-        )

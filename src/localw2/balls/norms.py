@@ -108,11 +108,7 @@ class Weighted(Norm):
         return cls(weights)
 
     def _embed(self, rows: Array) -> Array:
-        if rows.shape[1] != len(self.weights):
-            raise ValueError(
-                f"x has {rows.shape[1]} column(s) and the norm has {len(self.weights)} weight(s); "
-                "give one weight per column."
-            )
+        _check_columns(rows, len(self.weights))
         embedded: Array = rows * np.asarray(self.weights)
         return embedded
 
@@ -167,10 +163,7 @@ class Mahalanobis(Norm):
 
     def _embed(self, rows: Array) -> Array:
         metric = np.asarray(self.matrix)
-        if rows.shape[1] != len(metric):
-            raise ValueError(
-                f"x has {rows.shape[1]} column(s) and the metric has shape {metric.shape}; they must agree."
-            )
+        _check_columns(rows, len(metric))
         # Put columns on one scale first: eigenvalues lose the digits of a column in small units.
         unit = np.sqrt(np.clip(np.diag(metric), 0, None))
         unit = np.where(unit > 0, unit, 1.0)
@@ -178,6 +171,11 @@ class Mahalanobis(Norm):
         root: Array = directions * np.sqrt(np.clip(eigenvalues, 0, None)) @ directions.T
         embedded: Array = (rows * unit) @ root
         return embedded
+
+
+def _check_columns(rows: Array, expected: int) -> None:
+    if rows.shape[1] != expected:
+        raise ValueError(f"x has {rows.shape[1]} column(s) and the norm is for {expected}; they must agree.")
 
 
 def candidate_norms(x: Any, y: Any, relevance: Any = None) -> dict[str, Norm]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
@@ -58,6 +59,16 @@ def steps(sizes: Array) -> Array:
     return positions
 
 
+def runs(work: Array, most: int) -> Iterator[slice]:
+    """Runs of balls whose work (one number per ball) adds up to at most ``most``, unless it is one ball."""
+    done, low = np.cumsum(work), 0
+    while low < len(work):
+        before = done[low - 1] if low else 0
+        high = max(low + 1, int(np.searchsorted(done, before + most, side="right")))
+        yield slice(low, high)
+        low = high
+
+
 def compact(balls: Balls) -> tuple[Array, Balls]:
     """The distinct rows of some balls, ascending, and the balls re-indexed to them."""
     rows, local = np.unique(balls.rows, return_inverse=True)
@@ -76,12 +87,11 @@ def merge(balls: Balls, copies: Array) -> tuple[Balls, Array, Array]:
     same = balls.sizes[doubtful] == balls.sizes[leader[doubtful]]
     leader[doubtful[~same]] = doubtful[~same]
     doubtful = doubtful[same]
-    cuts = np.flatnonzero(np.diff(np.cumsum(balls.sizes[doubtful]) // MERGE_EDGES)) + 1
-    for part in np.split(doubtful, cuts):
-        if len(part):
-            mine, theirs = balls.take(part), balls.take(leader[part])
-            differs = np.add.reduceat((mine.rows != theirs.rows).astype(np.int64), mine.starts) > 0
-            leader[part[differs]] = part[differs]
+    for run in runs(balls.sizes[doubtful], MERGE_EDGES):
+        part = doubtful[run]
+        mine, theirs = balls.take(part), balls.take(leader[part])
+        differs = np.add.reduceat((mine.rows != theirs.rows).astype(np.int64), mine.starts) > 0
+        leader[part[differs]] = part[differs]
     leads = leader == np.arange(len(leader))
     renumbered = (np.cumsum(leads) - 1)[leader]
     return balls.take(leads), renumbered, np.bincount(renumbered, weights=copies)
@@ -89,17 +99,11 @@ def merge(balls: Balls, copies: Array) -> tuple[Balls, Array, Array]:
 
 def _keys(balls: Balls) -> Array:
     """A hash of each ball's set of rows, a bounded number of edges at a time."""
-    keys = np.empty(len(balls.sizes), np.uint64)
-    bounds = np.searchsorted(
-        np.cumsum(balls.sizes), np.arange(0, balls.sizes.sum(), MERGE_EDGES), side="right"
-    )
-    edges = np.unique(np.append(bounds, len(balls.sizes)))
-    for low, high in zip(np.append(0, edges[:-1]), edges, strict=True):
-        part = balls.sizes[low:high]
-        if len(part):
-            start = int(balls.sizes[:low].sum())
-            codes = mix(balls.rows[start : start + int(part.sum())].astype(np.uint64))
-            keys[low:high] = np.add.reduceat(codes, np.cumsum(part) - part)
+    keys, starts = np.empty(len(balls.sizes), np.uint64), balls.starts
+    for part in runs(balls.sizes, MERGE_EDGES):
+        first = int(starts[part.start])
+        codes = mix(balls.rows[first : first + int(balls.sizes[part].sum())].astype(np.uint64))
+        keys[part] = np.add.reduceat(codes, starts[part] - first)
     return keys
 
 

@@ -153,11 +153,11 @@ def select_delta(
     usable = _sizes(sizes, len(rows))
     forecasts = _Forecasts(rows, outputs, usable, debiased, np.random.default_rng(seed))
     # Sequential, unless the caller has set a joblib.parallel_config.
-    tasks = (delayed(forecasts.nearest)(name, n) for name, n in norms.items())
+    tasks = (delayed(forecasts.trials)(name, n) for name, n in norms.items())
     nearest = [t for found in Parallel()(tasks) for t in found]
     kept = _simplest(nearest, next(iter(norms)))
     # One radius is tried in the norm that won.
-    radii = forecasts.radii(kept.name, kept.norm)
+    radii = forecasts.trials(kept.name, kept.norm, one_radius=True)
     if adaptive is False and not radii:
         raise ValueError(
             "most rows share their x with others, so no radius gives moderate balls; use adaptive=True."
@@ -233,7 +233,7 @@ class Trial:
 
     def candidate(self, best: Trial, climate: float) -> Candidate:
         """The result, compared with the best, in units of the score of the whole sample."""
-        low, middle, high = (float(v) for v in np.quantile(self.counts + 1, [0.05, 0.5, 0.95]))
+        low, middle, high = np.quantile(self.counts + 1, [0.05, 0.5, 0.95]).tolist()
         behind, error = _behind(self, best)
         return Candidate(
             self.name, self.norm, self.balls, (low, middle, high),
@@ -258,28 +258,21 @@ class _Forecasts:
         self.climates = self._scores(everyone, np.full(len(self.probes), len(some)), shrunk=False)
         self.climate = float(self.climates.mean()) or 1.0
 
-    def nearest(self, name: str, norm: Norm) -> list[Trial]:
-        """Candidates with the k nearest rows, for every size k."""
-        distances, others = self._neighbors(norm)
-        found = []
-        for k in self.sizes:
-            counts = np.full(len(self.probes), k - 1)
-            scores = self._scores(self.outputs[others[:, : k - 1]], counts)
-            radius = float(np.median(distances[:, k - 2]))
-            found.append(Trial(name, norm, Nearest(k), radius, counts, scores))
-        return found
+    def trials(self, name: str, norm: Norm, one_radius: bool = False) -> list[Trial]:
+        """Candidates with the k nearest rows for every size k, or with the median radius of these balls.
 
-    def radii(self, name: str, norm: Norm) -> list[Trial]:
-        """Candidates of one radius, whose median ball has each of the sizes; none where rows coincide."""
+        Where rows coincide, that radius is 0 and no candidate.
+        """
         distances, others = self._neighbors(norm)
         found: list[Trial] = []
         for k in self.sizes:
             radius = float(np.median(distances[:, k - 2]))
-            if radius <= 0 or any(t.delta == radius for t in found):
+            if one_radius and (radius <= 0 or any(t.delta == radius for t in found)):
                 continue
-            counts = (distances <= radius).sum(1)
+            counts = (distances <= radius).sum(1) if one_radius else np.full(len(self.probes), k - 1)
             scores = self._scores(self.outputs[others[:, : counts.max()]], counts)
-            found.append(Trial(name, norm, radius, radius, counts, scores))
+            balls = radius if one_radius else Nearest(k)
+            found.append(Trial(name, norm, balls, radius, counts, scores))
         return found
 
     def _neighbors(self, norm: Norm) -> tuple[Array, Array]:
@@ -327,17 +320,16 @@ def _check_data(x: Any, y: Any, center: Any) -> tuple[Array, Array]:
         )
     if len(rows) < 4:
         raise ValueError(f"x has {len(rows)} rows, which is too few to hold out any; give at least 4.")
+    size = np.abs(outputs).reshape(len(rows), -1).max(0)
     if center is not None:
         middle = as_array(center, "center").astype(np.float64)
         if middle.shape != outputs.shape:
             raise ValueError(f"center has shape {middle.shape} and y has {outputs.shape}; they must agree.")
         outputs = outputs - middle
-    size = np.abs(as_array(y, "y")).reshape(len(rows), -1).max(0)
     outputs = outputs.reshape(len(rows), -1)
     spread = outputs.std(0)
-    seen = (
-        spread > 1e-12 * size
-    )  # where the mean predicts an output exactly, the rest is rounding, not spread
+    # Where the mean predicts an output exactly, the rest is rounding, not spread.
+    seen = spread > 1e-12 * size
     return rows, outputs[:, seen] / spread[seen] if seen.any() else np.zeros((len(rows), 1))
 
 
@@ -375,13 +367,10 @@ def _simplest(tried: list[Trial], simple: str) -> Trial:
 
 
 def _why(chosen: Candidate, kept: Trial, best: Trial) -> str:
-    gain = 100 * (1 - chosen.score)
     if chosen.score == 0:
         return "y has no spread, so any balls will do"
-    if chosen.score >= 1:
-        gained = "balls predict y no better than the whole sample does"
-    else:
-        gained = f"balls predict rows {gain:.1f} % better than the whole sample does"
+    gain = f"rows {100 * (1 - chosen.score):.1f} % better" if chosen.score < 1 else "y no better"
+    gained = f"balls predict {gain} than the whole sample does"
     if kept is best:
         return f"{gained}; no other candidate is better"
     return (

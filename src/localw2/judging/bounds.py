@@ -10,10 +10,10 @@ import numpy as np
 from scipy.spatial import cKDTree
 from scipy.spatial.distance import cdist
 
-from localw2._validation import Array, as_array, as_rows, check_flag, check_radius, seed_from
+from localw2._validation import Array, as_rows, check_flag, check_radius, seed_from
 from localw2.balls.norms import Norm, check_norm
 from localw2.balls.search import radius_search
-from localw2.judging.diagnosis.plots import draw_bound
+from localw2.plots import DATA, MODEL, TRUTH, _pyplot
 
 # Balls counted at each delta; the mean of h over this many is known to within 1 %.
 CENTRES = 1000
@@ -60,13 +60,37 @@ class ErrorBound:
 
         The second axis has its own scale, because the bound is off by an unknown factor: compare shapes only.
         """
-        terms = {
-            "bound": self.total,
-            "few rows per ball: $8CM\\,E\\,h(N(x, \\delta), d)$": self.sampling,
-            "change within a ball: $8\\sqrt{M}L\\delta$": self.smoothing,
-            "finite number of rows: $4M/\\sqrt{N}$": self.rows,
-        }
-        return draw_bound(self.deltas, terms, self.best_delta, f"{self.constant:g}", measured, ax)
+        if ax is None:
+            _, ax = _pyplot().subplots(figsize=(7.5, 5), layout="constrained")
+        for values, label, color, width, line in (
+            (self.total, "bound", MODEL, 2.5, "-"),
+            (self.sampling, r"few rows per ball: $8CM\,E\,h(N(x, \delta), d)$", MODEL, 1.2, "--"),
+            (self.smoothing, r"change within a ball: $8\sqrt{M}L\delta$", MODEL, 1.2, ":"),
+            (self.rows, r"finite number of rows: $4M/\sqrt{N}$", DATA, 1.2, "-."),
+        ):
+            ax.plot(self.deltas, values, label=label, color=color, lw=width, ls=line)
+        best = rf"minimum of the bound, $\delta$ = {self.best_delta:.2g}"
+        ax.axvline(self.best_delta, color=MODEL, lw=0.8, alpha=0.6, label=best)
+        ax.set(xscale="log", yscale="log", xlabel=r"$\delta$")
+        ax.set_ylabel(f"bound, with C = {self.constant:g} assumed")
+        handles, labels = ax.get_legend_handles_labels()
+        if measured is not None:
+            at, errors = (np.asarray(values, dtype=np.float64) for values in measured)
+            if at.shape != errors.shape or at.ndim != 1:
+                raise ValueError(
+                    f"measured has shapes {at.shape} and {errors.shape}; pass (deltas, errors), (n,) each."
+                )
+            right = ax.twinx()
+            handles += right.plot(at, errors, "o-", ms=4, lw=1.5, color=TRUTH)
+            labels.append("measured error (right axis)")
+            right.set(yscale="log", ylabel="measured error")
+            right.yaxis.label.set_color(TRUTH)
+            right.spines["top"].set_visible(False)
+        below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.13), "ncols": 2}
+        ax.legend(handles, labels, frameon=False, fontsize=8.5, **below)
+        ax.spines["top"].set_visible(False)
+        ax.set_title("Error bound: a rate, not a certificate", fontsize=11)
+        return ax
 
     def __repr__(self) -> str:
         low = int(np.argmin(self.total))
@@ -118,7 +142,11 @@ def error_bound(
     >>> error_bound(x, 2 * x, deltas=[0.1, 0.2], lipschitz=2.0, bound=1.0).smoothing
     array([1.6, 3.2])
     """
-    rows, outputs = _check_pairs(x, y)
+    rows, outputs = as_rows(x), as_rows(y, "y").astype(np.float64)
+    if len(rows) != len(outputs):
+        raise ValueError(f"x has {len(rows)} rows and y has {len(outputs)}; they must be pairs.")
+    if len(rows) < 3:
+        raise ValueError(f"x has {len(rows)} row(s); estimating the slope of y takes at least 3.")
     norm, rng = check_norm(norm), np.random.default_rng(seed_from(random_state))
     embedded = norm.embed(rows)
     n, d = outputs.shape
@@ -158,30 +186,16 @@ def sampling_rate(sizes: Any, d: int) -> Array:
     >>> sampling_rate([1, 16], d=1).round(4), sampling_rate([32], d=5)
     (array([0.8326, 0.8416]), array([0.5]))
     """
-    n = as_array(sizes, "sizes").astype(np.float64)
-    if (n < 1).any():
-        raise ValueError(f"sizes has {n.min():g}; every ball holds at least its centre.")
+    n = np.asarray(sizes, dtype=np.float64)
     rate: Array = n**-0.25 * np.sqrt(np.log1p(n)) if d <= 4 else n ** (-1 / d)
     return rate
 
 
-def _check_pairs(x: Any, y: Any) -> tuple[Array, Array]:
-    rows, outputs = as_rows(x), as_rows(y, "y").astype(np.float64)
-    if len(rows) != len(outputs):
-        raise ValueError(f"x has {len(rows)} rows and y has {len(outputs)}; they must be pairs.")
-    if len(rows) < 3:
-        raise ValueError(f"x has {len(rows)} row(s); estimating the slope of y takes at least 3.")
-    return rows, outputs
-
-
 def _check_positive(value: Any, name: str, why: str, zero: bool = False) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real) or not (0 <= float(value) < np.inf):
-        number = -1.0
-    else:
-        number = float(value)
-    if number < 0 or (number == 0 and not zero):
+    fits = not isinstance(value, bool) and isinstance(value, Real) and 0 <= float(value) < np.inf
+    if not fits or (value == 0 and not zero):
         raise ValueError(f"{name}={value!r} must be a finite number {'>= 0' if zero else '> 0'}: {why}.")
-    return number
+    return float(value)
 
 
 def _check_radii(deltas: Any) -> Array:
@@ -200,10 +214,9 @@ def _choose_radii(embedded: Array, places: Array) -> Array:
     chunks = (places[low : low + step] for low in range(0, len(places), step))
     reach = np.concatenate([np.partition(cdist(embedded[at], embedded), ranks)[:, ranks] for at in chunks])
     radii = np.unique(np.median(reach, axis=0))
-    radii = radii[radii > 0]
-    if not len(radii):
+    if radii[-1] == 0:
         raise ValueError("most rows share one x, so no radius above 0 separates them; pass deltas.")
-    return radii
+    return radii[radii > 0]
 
 
 def _estimate_lipschitz(embedded: Array, outputs: Array, places: Array, rng: np.random.Generator) -> float:
@@ -213,9 +226,8 @@ def _estimate_lipschitz(embedded: Array, outputs: Array, places: Array, rng: np.
     there, and vice versa: the largest of many noisy slopes would mostly be noise.
     """
     order = rng.permutation(len(embedded))
-    halves = [
-        _fit_slopes(embedded[places], embedded[rows], outputs[rows]) for rows in (order[::2], order[1::2])
-    ]
+    parts = order[::2], order[1::2]
+    halves = [_fit_slopes(embedded[places], embedded[rows], outputs[rows]) for rows in parts]
     measured = []
     for finder, judge in (halves, halves[::-1]):
         steeper = np.linalg.norm(finder, 2, axis=(2, 3)).argmax(1)  # of the two balls at a place

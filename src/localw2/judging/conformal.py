@@ -38,10 +38,8 @@ def central_scores(y: Any, draws: Any) -> Array:
     y, draws = as_array(y, "y").astype(np.float64), _check_draws(draws)
     if draws.shape[1:] != y.shape:
         expected = ", ".join(["S", *map(str, y.shape)])
-        raise ValueError(
-            f"draws has shape {draws.shape} and y {y.shape}; the sample axis comes first, "
-            f"so ({expected}) is expected."
-        )
+        shapes = f"draws has shape {draws.shape} and y {y.shape}"
+        raise ValueError(f"{shapes}; the sample axis comes first, so ({expected}) is expected.")
     step = _choose_step(draws.min(0), draws.max(0))
     scores: Array = np.maximum(_upper_level(y, draws, step), _upper_level(-y, -draws, step))
     return np.clip(scores, 0.0, _LARGEST)
@@ -79,8 +77,7 @@ def central_interval(draws: Any, level: Any) -> tuple[Array, Array]:
     if not bool((level >= 0).all()):
         raise ValueError(f"level={level} has a value that is not >= 0; levels of central sets start at 0.")
     level = np.broadcast_to(level, draws.shape[1:])
-    ordered = np.sort(draws, axis=0)
-    last = len(draws) - 1
+    ordered, last = np.sort(draws, axis=0), len(draws) - 1
     position = (1 + np.minimum(level, 1.0)) / 2 * last
     index = np.minimum(np.floor(position).astype(np.int64), last - 1)
     step, share = _choose_step(ordered[0], ordered[-1]), position - index
@@ -88,9 +85,8 @@ def central_interval(draws: Any, level: Any) -> tuple[Array, Array]:
     rounding = 1e-12 * (ordered[-1] - ordered[0]) + _ROUNDING * np.abs(ordered[[0, -1]]).max(0)
     out = np.maximum(level - 1, 0.0) * step + rounding
 
-    def at(place: Array) -> Array:
-        value: Array = np.take_along_axis(ordered, place[None], 0)[0]
-        return value
+    def at(place: Array) -> Any:
+        return np.take_along_axis(ordered, place[None], 0)[0]
 
     upper = (1 - share) * at(index) + share * at(index + 1)
     lower = (1 - share) * at(last - index) + share * at(last - index - 1)
@@ -110,8 +106,7 @@ def threshold(scores: Any, coverage: float) -> Array:
     >>> float(threshold(np.arange(1.0, 20.0), 0.9))
     18.0
     """
-    scores, coverage = _check_scores(scores), check_probability(coverage, "coverage")
-    place = _choose_place(len(scores), coverage)
+    scores, place = _choose_place(scores, coverage)
     if place > len(scores):
         _warn_of_few(len(scores), coverage, math.ceil(coverage / (1 - coverage) - 1e-9))
     found: Array = np.sort(scores, axis=0)[min(place, len(scores)) - 1]
@@ -134,15 +129,13 @@ def joint_threshold(scores: Any, coverage: float) -> Array:
     >>> joint_threshold(rng.random((999, 2)), 0.9).round(2)
     array([0.96, 0.94])
     """
-    scores, coverage = _check_scores(scores), check_probability(coverage, "coverage")
+    scores, place = _choose_place(scores, coverage)
     if scores.ndim == 1 or scores.shape[1] == 1:
         return threshold(scores.reshape(len(scores), -1), coverage)
     n, d = scores.shape
     ordered = np.sort(scores, axis=0)
     ranks = [1 + np.searchsorted(ordered[:, k], scores[:, k], side="left") for k in range(d)]
-    largest = np.sort(np.max(ranks, axis=0))
-    place = _choose_place(n, coverage)
-    rank = n + 1 if place > n else int(largest[place - 1]) + 1
+    rank = n + 1 if place > n else int(np.sort(np.max(ranks, axis=0))[place - 1]) + 1
     if rank > n:
         # At most d rows have an output of the last rank, so this many rows always suffice.
         _warn_of_few(n, coverage, math.ceil((d + 1 + coverage) / (1 - coverage)))
@@ -210,9 +203,7 @@ def _check_draws(draws: Any) -> Array:
     if array.ndim not in (2, 3):
         raise ValueError(f"draws has shape {array.shape}; expected (S, N), or (S, N, d) with d outputs.")
     if len(array) < 2:
-        raise ValueError(
-            "draws has 1 draw per row; an interval needs at least 2. The sample axis comes first."
-        )
+        raise ValueError("draws has 1 draw per row; an interval needs at least 2, along the first axis.")
     return array
 
 
@@ -232,9 +223,10 @@ def _choose_step(lowest: Array, highest: Array) -> Array:
     return step
 
 
-def _choose_place(n: int, coverage: float) -> int:
-    # Rounding in the last digit must not raise the place by one.
-    return math.ceil((n + 1) * coverage - 1e-9)
+def _choose_place(scores: Any, coverage: float) -> tuple[Array, int]:
+    """The checked scores, and k of ``threshold``; rounding in the last digit must not raise it by one."""
+    scores = _check_scores(scores)
+    return scores, math.ceil((len(scores) + 1) * check_probability(coverage, "coverage") - 1e-9)
 
 
 def _warn_of_few(n: int, coverage: float, enough: int) -> None:

@@ -67,23 +67,15 @@ class SamplerDraws:
                 found = self.function(self.x, n_samples=count, random_state=int(rng.integers(2**31)))
             else:
                 found = self.function(self.x)
-            yield self._reshape(found, count)
-
-    def _reshape(self, found: Any, count: int) -> Array:
-        draws = as_array(found, "the sampler's draw").astype(np.float64)
-        wanted = (count, *self.shape)
-        if [n for n in draws.shape if n > 1] != [n for n in wanted if n > 1]:
-            expected = wanted if self.gives_many else self.shape
-            raise ValueError(
-                f"the sampler returned an array of shape {draws.shape} where {expected} was expected: "
-                "each draw must have the shape of y, because the two are compared row by row."
-            )
-        return draws.reshape(wanted)
-
-
-def is_sampler(value: Any) -> bool:
-    """Whether this is something that draws, and not draws already made: an array, a tensor, a list."""
-    return not (isinstance(value, list | tuple) or hasattr(value, "__array__"))
+            draws = as_array(found, "the sampler's draw").astype(np.float64)
+            wanted = (count, *self.shape)
+            if [n for n in draws.shape if n > 1] != [n for n in wanted if n > 1]:
+                expected = wanted if self.gives_many else self.shape
+                raise ValueError(
+                    f"the sampler returned an array of shape {draws.shape} where {expected} was expected: "
+                    "each draw must have the shape of y, because the two are compared row by row."
+                )
+            yield draws.reshape(wanted)
 
 
 def find_owner(function: Any) -> Any:
@@ -103,13 +95,6 @@ def encode_rows(owner: Any, x: Any) -> Any:
     return owner.encode(x) if has_table(owner) else x
 
 
-def name_columns(owner: Any, x: Any, names: Any = None) -> list[str]:
-    """The names of the columns of ``encode_rows(owner, x)``; none if neither ``names`` nor x has any."""
-    if has_table(owner):
-        return [str(name) for name in owner.columns_.encoded_names(names)]
-    return [str(name) for name in (getattr(x, "columns", ()) if names is None else names)]
-
-
 def as_inputs(owner: Any, x: Any, rows: Array) -> Any:
     """What a sampler is called with: x as it came if it has columns, otherwise one column of its own kind."""
     if has_table(owner) or getattr(x, "ndim", 0) == 2:
@@ -127,8 +112,7 @@ def _gives_many(function: Any) -> bool:
         return False
     variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     needed = [p.name for p in parameters.values() if p.default is p.empty and p.kind not in variable]
-    others = [name for name in needed if name not in asked][1:]
-    if others:
+    if others := [name for name in needed if name not in asked][1:]:
         raise ValueError(
             f"the sampler's sample() also needs {', '.join(others)}. Fix it first, for example with "
             f"functools.partial(model.sample, {others[0]}=...), or pass a function of X alone."

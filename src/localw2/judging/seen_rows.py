@@ -42,13 +42,12 @@ class SeenRows:
 
     def __post_init__(self) -> None:
         codes = np.asarray(self.codes)
-        if codes.ndim != 1 or codes.dtype != np.int64 or len(codes) == 0:
+        kind = codes.ndim == 1 and codes.dtype == np.int64 and len(codes) > 0
+        if not kind or codes[0] < 0 or (np.diff(codes) <= 0).any():
             raise ValueError(
-                f"codes has shape {codes.shape} and dtype {codes.dtype}; a sketch is a non-empty array "
-                "of int64, as SeenRows.of(x, y) makes it."
+                f"codes has shape {codes.shape} and dtype {codes.dtype}; a sketch is a non-empty array of "
+                "strictly ascending int64 >= 0, as SeenRows.of(x, y) makes it."
             )
-        if codes[0] < 0 or (np.diff(codes) <= 0).any():
-            raise ValueError("codes must be >= 0 and strictly ascending, as SeenRows.of(x, y) makes them.")
         check_count(self.n_distinct, "n_distinct", len(codes), why="each code stands for a distinct row")
         if self.n_rows is not None:
             check_count(self.n_rows, "n_rows", self.n_distinct, why="it counts the distinct rows too")
@@ -113,37 +112,6 @@ def judge_seen(seen: SeenRows, x: Any, y: Any) -> tuple[float, bool]:
     by_chance = min(1.0, 2 * repeated)
     error = float(np.sqrt(by_chance * (1 - by_chance) / len(place)))
     return share, share > FEW_SEEN + by_chance + 3 * error
-
-
-def sketch_training_rows(fitted_on: Any, x: Array, y: Array) -> tuple[SeenRows, Array, Array]:
-    """Sketch all rows of ``fitted_on`` (X, y); return it with x and y in the precision of the comparison.
-
-    >>> x, y = np.array([[0.1]]), np.array([0.2])
-    >>> seen, x, y = sketch_training_rows((x.astype(np.float32), y), x, y)
-    >>> seen.share(x, y)
-    1.0
-    """
-    if not isinstance(fitted_on, tuple | list) or len(fitted_on) != 2:
-        raise ValueError("fitted_on must be a pair (X, y): the rows that the sampler was trained on.")
-    old_x, old_y = as_rows(fitted_on[0], "fitted_on[0]"), as_array(fitted_on[1], "fitted_on[1]", missing=True)
-    if old_y.ndim == 0 or len(old_y) != len(old_x):
-        raise ValueError(
-            f"fitted_on has {len(old_x)} rows of X and y of shape {old_y.shape}; they must be pairs."
-        )
-    for name, old, new in (("X", old_x, x), ("y", old_y, y)):
-        if old[0].size != new[0].size:
-            raise ValueError(
-                f"a row of {name} has {old[0].size} numbers in fitted_on but {new[0].size} in the test, so "
-                "they cannot be compared. Pass the training rows with the same columns."
-            )
-    old_x, x = _match_precision(old_x, x)
-    old_y, y = _match_precision(old_y, y)
-    return SeenRows.of(old_x, old_y, size=len(old_x)), x, y
-
-
-def _match_precision(a: Array, b: Array) -> tuple[Array, Array]:
-    coarse = np.float32 if np.float32 in (a.dtype, b.dtype) else np.float64
-    return a.astype(coarse), b.astype(coarse)
 
 
 def _codes(x: Any, y: Any) -> Array:

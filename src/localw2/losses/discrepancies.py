@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from numbers import Real
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from localw2._validation import check_count, check_flag
+from localw2._validation import check_count, check_flag, check_number
 from localw2.losses.moments import WeightedMeanVar, WeightedMSE
 from localw2.losses.pairwise import WeightedEnergy, WeightedMMD
 from localw2.losses.w2 import WeightedSlicedW2, WeightedW2
@@ -28,15 +27,17 @@ class Discrepancy(ABC):
     A subclass defines ``bind`` and must pass the contract in ``tests/test_contracts.py``.
     """
 
+    debiased: bool = False
+
     @property
     def min_draws(self) -> int:
-        """The number of independent draws of yhat that are needed."""
-        return 1
+        """The number of independent draws of yhat that are needed: debiasing compares two with each other."""
+        return 2 if self.debiased else 1
 
     @property
     def min_size(self) -> int:
-        """The number of rows that a ball needs to be informative."""
-        return 1
+        """The number of rows that a ball needs: debiasing needs two, since one row cannot identify spread."""
+        return 2 if self.debiased else 1
 
     @abstractmethod
     def bind(self, y: Tensor, hoods: Neighborhoods, weights: Tensor) -> Problem:
@@ -62,16 +63,6 @@ class SquaredW2(Discrepancy):
     def __post_init__(self) -> None:
         check_flag(self.debiased, "debiased")
 
-    @property
-    def min_draws(self) -> int:
-        """Debiasing needs two independent draws, which show the model's own spread."""
-        return 2 if self.debiased else 1
-
-    @property
-    def min_size(self) -> int:
-        """Debiasing needs two rows per ball, because one row cannot identify spread."""
-        return 2 if self.debiased else 1
-
     def bind(self, y: Tensor, hoods: Neighborhoods, weights: Tensor) -> Problem:
         """Match by sorting (d = 1) or by assignment."""
         return WeightedW2(y, hoods, weights, self.debiased)
@@ -95,16 +86,6 @@ class SlicedW2(Discrepancy):
         check_count(self.n_directions, "n_directions", 1)
         check_count(self.random_state, "random_state", 0)
         check_flag(self.debiased, "debiased")
-
-    @property
-    def min_draws(self) -> int:
-        """As for ``SquaredW2``."""
-        return 2 if self.debiased else 1
-
-    @property
-    def min_size(self) -> int:
-        """As for ``SquaredW2``."""
-        return 2 if self.debiased else 1
 
     def directions(self, d: int) -> Tensor:
         """Unit vectors, (d, n_directions); a single 1 for d = 1.
@@ -142,11 +123,8 @@ class MMD(Discrepancy):
 
     def __post_init__(self) -> None:
         check_count(self.n_kernels, "n_kernels", 1)
-        multiplier: Any = self.multiplier
-        if not isinstance(multiplier, Real) or not 0 < float(multiplier) < math.inf:
-            raise ValueError(
-                f"multiplier={self.multiplier} must be a positive number: it scales the bandwidths."
-            )
+        words = "a positive number: it scales the bandwidths"
+        check_number(self.multiplier, "multiplier", lambda m: 0 < m < math.inf, words)
 
     def bind(self, y: Tensor, hoods: Neighborhoods, weights: Tensor) -> Problem:
         """Compare all pairs."""
@@ -191,10 +169,7 @@ class EnergyScore(Discrepancy):
     score (the CRPS for one output); on larger balls it compares the mixtures over the ball's rows.
     """
 
-    @property
-    def min_draws(self) -> int:
-        """Two draws, which show the model's own spread."""
-        return 2
+    min_draws = 2  # they show the model's own spread
 
     def bind(self, y: Tensor, hoods: Neighborhoods, weights: Tensor) -> Problem:
         """Compare all pairs."""

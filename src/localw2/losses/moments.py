@@ -44,16 +44,11 @@ class WeightedMeanVar(Problem):
         return WeightedMSE(self.y, self.hoods, self.weights)
 
     @cached_property
-    def _rows(self) -> Tensor:
-        return self.hoods.rows.to(self.y.device)
-
-    @cached_property
-    def _ball(self) -> Tensor:
-        return torch.repeat_interleave(self.hoods.sizes).to(self.y.device)
-
-    @cached_property
-    def _sizes(self) -> Tensor:
-        return self.hoods.sizes.to(self.y.device).double()
+    def _graph(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The row and the ball of every edge, and the sizes of the balls."""
+        hoods, device = self.hoods, self.y.device
+        ball = torch.repeat_interleave(hoods.sizes)
+        return hoods.rows.to(device), ball.to(device), hoods.sizes.to(device).double()
 
     @cached_property
     def _observed(self) -> list[Tensor]:
@@ -64,13 +59,13 @@ class WeightedMeanVar(Problem):
 
         They are computed from deviations, since raw squares would lose the digits of a small variance.
         """
-        edges = values.double().index_select(0, self._rows)
-        deviations = edges - (self._sums(edges) / self._sizes[:, None]).index_select(0, self._ball)
-        total = self._sums(deviations.square()).sum(1)
-        return total if self.summed else total / self._sizes, deviations
-
-    def _sums(self, edges: Tensor) -> Tensor:
-        return edges.new_zeros((len(self._sizes), edges.shape[1])).index_add_(0, self._ball, edges)
+        rows, ball, sizes = self._graph
+        edges = values.double().index_select(0, rows)
+        zeros = edges.new_zeros((len(sizes), edges.shape[1]))
+        means = zeros.index_add(0, ball, edges) / sizes[:, None]
+        deviations = edges - means.index_select(0, ball)
+        total = zeros.index_add_(0, ball, deviations.square()).sum(1)
+        return total if self.summed else total / sizes, deviations
 
     def solve(self, yhat: Tensor) -> tuple[Tensor, Tensor]:
         """Add the difference of variances; its sign in a ball gives the direction of the ball's gradient.
@@ -79,12 +74,13 @@ class WeightedMeanVar(Problem):
         """
         totals, slope = self._mse.solve(yhat)
         weights = self.weights.double() / len(yhat)
-        share = weights if self.summed else weights / self._sizes
+        rows, ball, sizes = self._graph
+        share = weights if self.summed else weights / sizes
         for draw in range(yhat.shape[0]):
             for batch, observed in enumerate(self._observed):
                 variances, deviations = self._variances(yhat[draw, batch])
                 excess = variances - observed
                 totals[batch] += (excess.abs() @ weights).to(totals)
-                pull = (2 * share * excess.sign()).index_select(0, self._ball)
-                slope[draw, batch].index_add_(0, self._rows, (deviations * pull[:, None]).to(slope))
+                pull = (2 * share * excess.sign()).index_select(0, ball)
+                slope[draw, batch].index_add_(0, rows, (deviations * pull[:, None]).to(slope))
         return totals, slope

@@ -73,16 +73,33 @@ class Objective:
             )
         self.hoods = hoods.at_least(self.discrepancy.min_size)
         if self.hoods is not hoods:
-            self._warn_of_singletons(float(hoods.weights.sum()))
-        self._problems: dict[int, Problem] = {}
+            kept, balls = float(self.hoods.weights.sum()), float(hoods.weights.sum())
+            warnings.warn(
+                f"{balls - kept:.0f} of {balls:.0f} balls hold one row, where {self.discrepancy} cannot see "
+                "spread, and are left out. Use a larger delta, or min_size=2 to silence this warning.",
+                stacklevel=2,
+            )
+        self._problems: dict[int, Problem] = {}  # by the number of stacked models
         if isinstance(self.hoods, Neighborhoods):
-            self._problems[1] = self._bind(self.hoods)
+            target = self._standardise(self.y)
+            weights = (self.hoods.weights / self.hoods.weights.sum()).to(target)
+            self._problems[1] = self.discrepancy.bind(self._canonical(target[None])[0], self.hoods, weights)
 
     def __call__(self, yhat: Tensor) -> Tensor:
         """The loss of simulated outputs, a scalar that can be differentiated once."""
         if not self._problems:
             raise ValueError("lazy neighbourhoods never hold all balls; call objective.block(balls) first.")
-        self._check(yhat)
+        expected = tuple(self.y.shape)
+        if not isinstance(yhat, Tensor) or tuple(yhat.shape) not in (expected, (*yhat.shape[:1], *expected)):
+            what = f"a tensor {tuple(yhat.shape)}" if isinstance(yhat, Tensor) else type(yhat).__name__
+            raise ValueError(f"yhat is {what}; expected a tensor of y's shape {expected}, or (S, *that).")
+        _check_same_kind(self.y, yhat)
+        draws = len(yhat) if yhat.ndim > self.y.ndim else 1
+        if draws < self.discrepancy.min_draws:
+            raise ValueError(
+                f"{self.discrepancy} needs at least {self.discrepancy.min_draws} independent draws of yhat, "
+                f"shape (S, *y.shape); got {draws}. A single draw does not show the model's own spread."
+            )
         return evaluate(self, yhat)
 
     def solve(self, models: Tensor) -> tuple[Tensor, Tensor]:
@@ -90,12 +107,12 @@ class Objective:
         # On a GPU this check would stall the stream; there a NaN shows up in the loss.
         if models.device.type == "cpu":
             check_finite(models, "yhat")
+        if len(models) not in self._problems:
+            self._problems[len(models)] = self._problems[1].repeat(len(models))
         stacked = self._canonical(self._standardise(models))
-        values, grads = self._problem_for(len(models)).solve(stacked)
-        if len(models) == 1 and self.y.ndim < 3:
-            grads = grads.view(models.shape)
-        elif self.y.ndim < 3:
-            grads = grads.transpose(0, 1).reshape(models.shape)
+        values, grads = self._problems[len(models)].solve(stacked)
+        if self.y.ndim < 3:
+            grads = (grads if len(models) == 1 else grads.transpose(0, 1)).reshape(models.shape)
         else:
             times = self.y.shape[1]
             grads = grads.unflatten(1, (-1, times)).permute(1, 0, 3, 2, 4).reshape(models.shape) / times
@@ -117,11 +134,6 @@ class Objective:
         options = "".join(f", {name}" for name in ("center", "scale") if getattr(self, name) is not None)
         return f"Objective(y {tuple(self.y.shape)}, {self.hoods!r}, {self.discrepancy}{options})"
 
-    def _bind(self, hoods: Neighborhoods) -> Problem:
-        target = self._standardise(self.y)
-        weights = (hoods.weights / hoods.weights.sum()).to(target)
-        return self.discrepancy.bind(self._canonical(target[None])[0], hoods, weights)
-
     def _check_like_y(self, values: Any, name: str) -> Tensor:
         tensor = as_tensor(values, name).detach().to(self.y, copy=True)
         if tensor.shape != self.y.shape:
@@ -138,38 +150,12 @@ class Objective:
 
     def _canonical(self, models: Tensor) -> Tensor:
         """Reshape the outputs of V models from (V[, S], N[, T][, d]) to (S, V * T, N, d)."""
-        n, d = len(self.y), self.y.shape[-1] if self.y.ndim > 1 else 1
         if self.y.ndim < 3:
+            n, d = len(self.y), self.y.shape[1] if self.y.ndim == 2 else 1
             if len(models) == 1:  # each view costs microseconds, which matters for small problems
                 return models.reshape(-1, 1, n, d)
             return models.reshape(len(models), -1, n, d).transpose(0, 1)
         return models.reshape(len(models), -1, *self.y.shape).permute(1, 0, 3, 2, 4).flatten(1, 2)
-
-    def _problem_for(self, models: int) -> Problem:
-        if models not in self._problems:
-            self._problems[models] = self._problems[1].repeat(models)
-        return self._problems[models]
-
-    def _check(self, yhat: Tensor) -> None:
-        expected = tuple(self.y.shape)
-        if not isinstance(yhat, Tensor) or tuple(yhat.shape) not in (expected, (*yhat.shape[:1], *expected)):
-            what = f"a tensor {tuple(yhat.shape)}" if isinstance(yhat, Tensor) else type(yhat).__name__
-            raise ValueError(f"yhat is {what}; expected a tensor of y's shape {expected}, or (S, *that).")
-        _check_same_kind(self.y, yhat)
-        draws = len(yhat) if yhat.ndim > self.y.ndim else 1
-        if draws < self.discrepancy.min_draws:
-            raise ValueError(
-                f"{self.discrepancy} needs at least {self.discrepancy.min_draws} independent draws of yhat, "
-                f"shape (S, *y.shape); got {draws}. A single draw does not show the model's own spread."
-            )
-
-    def _warn_of_singletons(self, balls: float) -> None:
-        dropped = balls - float(self.hoods.weights.sum())
-        warnings.warn(
-            f"{dropped:.0f} of {balls:.0f} balls hold one row, where {self.discrepancy} cannot see spread, "
-            "and are left out. Use a larger delta, or min_size=2 to silence this warning.",
-            stacklevel=3,
-        )
 
 
 def local_w2(x: Any, y: Any, yhat: Any, delta: float, norm: Norm | None = None) -> Any:

@@ -7,7 +7,6 @@ exceeds ``SCRATCH_ELEMENTS`` (or one row of one ball). No Python loop runs over 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
@@ -23,21 +22,12 @@ SCRATCH_ELEMENTS = 1 << 17
 # In units of the bandwidth: its square is finite in single precision, and its kernel is 0.
 FAR = 1e15
 
-# Maps squared distances (n, i, j) to the kernel and its derivative in the squared distance.
-Kernel = Callable[[Tensor], tuple[Tensor, Tensor]]
 
+def _sum_distances(a: Tensor, b: Tensor, inside: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Sum |a_i - b_j| over the pairs inside each ball, (n,), with the gradients in a and b, (n, w, d).
 
-@dataclass(frozen=True)
-class PairSums:
-    """The sum of a kernel over all pairs, (n,), and its gradients in both samples, (n, w, d)."""
-
-    total: Tensor
-    in_a: Tensor
-    in_b: Tensor
-
-
-def pair_sums(a: Tensor, b: Tensor, inside: Tensor, kernel: Kernel) -> PairSums:
-    """Sum kernel(|a_i - b_j|^2) over the pairs inside each ball; a, b (n, w, d), inside (n, w) is 0 or 1."""
+    ``inside`` (n, w) is 1 for the rows of a ball and 0 for padding.
+    """
     n, width, _ = a.shape
     total = a.new_zeros(n)
     in_a, in_b = torch.zeros_like(a), torch.zeros_like(b)
@@ -46,12 +36,13 @@ def pair_sums(a: Tensor, b: Tensor, inside: Tensor, kernel: Kernel) -> PairSums:
     for low in range(0, width, step):
         cut = slice(low, low + step)
         here, mask = a[:, cut], inside[:, cut]
-        value, slope = kernel(_squared_distances(here, b))
+        value = _squared_distances(here, b).sqrt()
+        slope = torch.where(value > 0, 0.5 / value, 0)  # in the squared distance
         total += ((value @ inside[:, :, None])[..., 0] * mask).sum(1)
         in_a[:, cut] = 2 * mask[:, :, None] * (here * (slope @ inside[:, :, None]) - slope @ b_inside)
         back = slope.transpose(1, 2)
         in_b += 2 * inside[:, :, None] * (b * (back @ mask[:, :, None]) - back @ (here * mask[:, :, None]))
-    return PairSums(total, in_a, in_b)
+    return total, in_a, in_b
 
 
 def _squared_distances(a: Tensor, b: Tensor) -> Tensor:
@@ -178,17 +169,12 @@ class WeightedEnergy(PairwiseLoss):
         draws = len(yhat)
         losses, slopes = torch.zeros_like(sizes), torch.zeros_like(yhat)
         for s in range(draws):
-            cross = pair_sums(y, yhat[s], inside, _distance)
-            losses += cross.total / draws
-            slopes[s] += cross.in_b / draws
+            total, _, in_s = _sum_distances(y, yhat[s], inside)
+            losses += total / draws
+            slopes[s] += in_s / draws
             for r in range(s):
-                own = pair_sums(yhat[r], yhat[s], inside, _distance)
-                losses -= own.total / (draws * (draws - 1))
-                slopes[r] -= own.in_a / (draws * (draws - 1))
-                slopes[s] -= own.in_b / (draws * (draws - 1))
+                total, in_r, in_s = _sum_distances(yhat[r], yhat[s], inside)
+                losses -= total / (draws * (draws - 1))
+                slopes[r] -= in_r / (draws * (draws - 1))
+                slopes[s] -= in_s / (draws * (draws - 1))
         return losses / sizes.square(), slopes / sizes.square()[:, None, None]
-
-
-def _distance(squared: Tensor) -> tuple[Tensor, Tensor]:
-    distance = squared.sqrt()
-    return distance, torch.where(distance > 0, 0.5 / distance, 0)

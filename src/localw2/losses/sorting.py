@@ -1,11 +1,7 @@
 """The order of values inside every ball (d = 1), and the sums over edges that a loss needs.
 
 One global sort of the N values determines their order in every ball. The host engine obtains it in linear
-time from one sparse transpose; the device engine sorts padded balls of ranks. Both give the same results:
-
-* ``rank(values)`` sorts each of C columns once;
-* ``gather(piece, ranking)`` gives the values of every ball in ascending order, (C, edges of the piece);
-* ``ball_sums`` adds edges up over balls, ``row_sums`` over rows, weighted by ball.
+time from one sparse transpose; the device engine sorts padded balls of ranks. Both give the same results.
 """
 
 from __future__ import annotations
@@ -19,8 +15,6 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 from torch import Tensor
-
-from localw2._validation import Array
 
 if TYPE_CHECKING:
     from localw2.balls.neighborhoods import Neighborhoods
@@ -43,18 +37,17 @@ class Ranking:
 
 
 class Ordering(ABC):
-    """Sorts values inside the balls of one graph, on one kind of device."""
+    """Sorts values inside the balls of one graph, on one kind of device.
 
-    n_pieces: int
+    ``balls`` has the balls of each piece, in the order of its sums.
+    """
+
+    balls: list[Tensor]
 
     def rank(self, values: Tensor) -> Ranking:
         """Sort each column of (C, N) once; ties keep the order of rows, on every device."""
         ordered, order = torch.sort(values.detach(), dim=1, stable=True)
         return Ranking(order, ordered)
-
-    @abstractmethod
-    def balls(self, piece: int) -> Tensor:
-        """The balls of a piece, in the order of its sums."""
 
     @abstractmethod
     def gather(self, piece: int, ranking: Ranking) -> tuple[Tensor, Any]:
@@ -81,31 +74,35 @@ class HostOrdering(Ordering):
         indptr, rows = hoods.indptr.numpy(), hoods.rows.numpy()
         cuts = np.unique(np.searchsorted(indptr, np.arange(0, hoods.n_edges, PIECE_EDGES)))
         cuts = np.append(cuts[cuts < hoods.n_balls], hoods.n_balls)
-        self._pieces = []
-        for low, high in pairwise(cuts):
+        self.balls, self._starts = [], []
+        self._incidences: dict[tuple[int, int], Any] = {}  # by piece and number of copies
+        for piece, (low, high) in enumerate(pairwise(cuts)):
             bounds = indptr[low : high + 1] - indptr[low]
             edges = (np.ones(bounds[-1], np.int8), rows[indptr[low] : indptr[high]], bounds)
             # Storage by columns is essential: from rows the permuted result would not be sorted.
             incidence = sp.csr_matrix(edges, shape=(high - low, hoods.n_rows)).tocsc()
-            self._pieces.append(_HostPiece(torch.arange(int(low), int(high)), bounds[:-1], incidence))
-        self.n_pieces = len(self._pieces)
+            self._incidences[piece, 1] = incidence
+            self.balls.append(torch.arange(int(low), int(high)))
+            self._starts.append(bounds[:-1])
 
-    def balls(self, piece: int) -> Tensor:
-        """A run of balls, in their own order."""
-        return self._pieces[piece].balls
+    def _incidence(self, piece: int, copies: int) -> Any:
+        """The incidence of a piece, repeated along the diagonal so that one product sorts several columns."""
+        if (piece, copies) not in self._incidences:
+            one = self._incidences[piece, 1]
+            self._incidences[piece, copies] = sp.block_diag([one] * copies, format="csc")
+        return self._incidences[piece, copies]
 
     def gather(self, piece: int, ranking: Ranking) -> tuple[Tensor, list[Any]]:
         """Values of every ball, ascending, and one sparse graph of ranks per stack of columns."""
-        part = self._pieces[piece]
         order, ordered = ranking.order.numpy(), ranking.ordered.numpy()
-        n, edges = order.shape[1], part.incidence.nnz
+        n, edges = order.shape[1], self._incidences[piece, 1].nnz
         columns = max(1, STACK_EDGES // edges)
         values = np.empty((len(order), edges), ordered.dtype)
         graphs = []
         for low in range(0, len(order), columns):
             chosen = order[low : low + columns]
             shifted = chosen if len(chosen) == 1 else chosen + n * np.arange(len(chosen))[:, None]
-            graph = part.stack(len(chosen))[:, shifted.ravel()].tocsr()
+            graph = self._incidence(piece, len(chosen))[:, shifted.ravel()].tocsr()
             flat = values[low : low + len(chosen)].reshape(-1)
             np.take(ordered[low : low + len(chosen)].reshape(-1), graph.indices, out=flat, mode="clip")
             graphs.append(graph)
@@ -113,7 +110,7 @@ class HostOrdering(Ordering):
 
     def ball_sums(self, piece: int, edges: Tensor) -> Tensor:
         """Sum over each ball in float64, so that large balls do not lose float32's digits."""
-        starts = self._pieces[piece].starts
+        starts = self._starts[piece]
         sums = [np.add.reduceat(column, starts, dtype=np.float64) for column in edges.numpy()]
         return torch.from_numpy(np.stack(sums)).to(edges.dtype)
 
@@ -133,29 +130,6 @@ class HostOrdering(Ordering):
         return _by_row(ranking, torch.from_numpy(by_rank))
 
 
-@dataclass
-class _HostPiece:
-    """A run of balls: where each starts among the piece's edges, and their incidence (balls, rows) in CSC."""
-
-    balls: Tensor
-    starts: Array
-    incidence: Any
-
-    def __post_init__(self) -> None:
-        self._stacks: dict[int, Any] = {1: self.incidence}
-
-    def stack(self, copies: int) -> Any:
-        """The incidence repeated along the diagonal, so that one product sorts several columns."""
-        if copies not in self._stacks:
-            one, (n_balls, n_rows) = self.incidence, self.incidence.shape
-            steps = np.arange(copies)[:, None]
-            indices = (one.indices.astype(np.int64) + n_balls * steps).ravel()
-            indptr = np.append((one.indptr[:-1] + one.nnz * steps).ravel(), one.nnz * copies)
-            entries = (np.ones(len(indices), np.int8), indices, indptr)
-            self._stacks[copies] = sp.csc_matrix(entries, shape=(n_balls * copies, n_rows * copies))
-        return self._stacks[copies]
-
-
 @final
 class DeviceOrdering(Ordering):
     """Padded sorts of integer ranks for GPUs, with static shapes and no transfer to the host.
@@ -166,20 +140,13 @@ class DeviceOrdering(Ordering):
     def __init__(self, hoods: Neighborhoods, device: torch.device) -> None:
         # Few launches for small problems, little padding for large ones.
         growth = 1.25 if hoods.n_edges > 1 << 22 else 2.0
-        self._n_rows = hoods.n_rows
-        self._pieces = [
-            (bucket.balls.to(device), bucket.rows.to(device, torch.int32))
-            for bucket in hoods.buckets(growth, PIECE_ELEMENTS)
-        ]
-        self.n_pieces = len(self._pieces)
-
-    def balls(self, piece: int) -> Tensor:
-        """The balls of one rectangle."""
-        return self._pieces[piece][0]
+        buckets = hoods.buckets(growth, PIECE_ELEMENTS)
+        self.balls = [bucket.balls.to(device) for bucket in buckets]
+        self._rows = [bucket.rows.to(device, torch.int32) for bucket in buckets]
 
     def gather(self, piece: int, ranking: Ranking) -> tuple[Tensor, Tensor]:
         """Values of every ball, ascending and padded with zeros, and their ranks."""
-        rows = self._pieces[piece][1]
+        rows = self._rows[piece]
         columns, n = ranking.order.shape
         ranks = torch.empty((columns, n + 1), dtype=torch.int32, device=rows.device)
         place = torch.arange(n, dtype=torch.int32, device=rows.device)
@@ -197,13 +164,13 @@ class DeviceOrdering(Ordering):
 
     def ball_sums(self, piece: int, edges: Tensor) -> Tensor:
         """Sum over each padded ball."""
-        return edges.view(len(edges), *self._pieces[piece][1].shape).sum(2)
+        return edges.view(len(edges), *self._rows[piece].shape).sum(2)
 
     def row_sums(self, piece: int, ranking: Ranking, places: Tensor, edges: Tensor, scale: Tensor) -> Tensor:
         """Add every edge to its rank (atomically, hence in no fixed order), then undo the sort."""
         columns, n = ranking.order.shape
         by_rank = edges.new_zeros((columns, n + 1))
-        scaled = edges.view(columns, *self._pieces[piece][1].shape) * scale[:, :, None]
+        scaled = edges.view(columns, *self._rows[piece].shape) * scale[:, :, None]
         for total, place, part in zip(by_rank, places, scaled, strict=True):
             total.index_add_(0, place, part.reshape(-1))
         return _by_row(ranking, by_rank[:, :n])

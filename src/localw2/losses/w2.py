@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 from localw2._validation import Array
 from localw2.losses.assignment import Centred, assign
 from localw2.losses.cuda.assignment import DeviceAssigned, can_assign
-from localw2.losses.cuda.sorting import DeviceSorted, SortedTarget, can_sort
+from localw2.losses.cuda.sorting import DeviceBalls, DeviceSorted, can_sort
 from localw2.losses.problem import Match, Problem, pairings
 from localw2.losses.sorting import Ranking, ordering_for
 
@@ -59,29 +59,27 @@ class Target:
     def ordered(self) -> tuple[tuple[Tensor, Any], ...]:
         """d = 1: the values of every ball, ascending, piece by piece, and their positions."""
         engine = ordering_for(self.hoods, self.y.device)
-        pieces = (engine.gather(i, self.ranking) for i in range(engine.n_pieces))
+        pieces = (engine.gather(i, self.ranking) for i in range(len(engine.balls)))
         return tuple((a, places if self.with_y else None) for a, places in pieces)
 
     @cached_property
-    def on_device(self) -> SortedTarget:
-        """d = 1 on a GPU: the sorted values in one piece."""
-        return SortedTarget(self.y, self.hoods)
+    def ascending(self) -> Tensor:
+        """d = 1 on a GPU: the values of every ball, ascending, in one piece (B, edges)."""
+        return DeviceBalls.of(self.hoods, self.y.device).sort(self.y[..., 0])
 
     def match(self, yhat: Tensor, debiased: bool) -> Match:
         """Find the optimal pairings with simulated outputs (S, B, N, d), detached from autograd."""
         if self.y.shape[2] == 1:
             if not self.with_y and can_sort(self.hoods, yhat):
-                return DeviceSorted(self.on_device, yhat, debiased)
+                balls = DeviceBalls.of(self.hoods, yhat.device)
+                return DeviceSorted(balls, self.ascending, yhat, debiased)
             return SortedMatch(self, yhat, debiased)
         if can_assign(self.hoods, yhat.device):
             return DeviceAssigned(self.y, yhat, self.hoods, debiased)
-        if self._is_whole and not debiased and yhat.device.type == "cpu":
+        whole = self.hoods.n_balls == 1 and self.hoods.n_edges == self.hoods.n_rows
+        if whole and not debiased and yhat.device.type == "cpu":
             return WholeMatch(self, yhat)
         return AssignedMatch(self, yhat, debiased)
-
-    @cached_property
-    def _is_whole(self) -> bool:
-        return self.hoods.n_balls == 1 and self.hoods.n_edges == self.hoods.n_rows
 
     @cached_property
     def arrays(self) -> list[tuple[Array, Centred]]:
@@ -165,7 +163,7 @@ class SortedMatch(Match):
         in_y = torch.zeros_like(target.y[..., 0])
         terms = _debiased_terms if self._debiased else _plain_terms
         for piece, (y, y_places) in enumerate(target.ordered):
-            balls = engine.balls(piece)
+            balls = engine.balls[piece]
             a, places = engine.gather(piece, self._ranking)
             pull, gap, cost = terms(a, y, draws)
             values[:, balls] = engine.ball_sums(piece, cost) / sizes[balls]
@@ -202,37 +200,38 @@ class AssignedMatch(Match):
 
     def __init__(self, target: Target, yhat: Tensor, debiased: bool) -> None:
         draws, batches, n, d = yhat.shape
-        hoods = target.hoods
-        self._like = yhat
-        self._edges = hoods.compute_once((EdgeIndex, batches), lambda: EdgeIndex.of(hoods, batches))
+        self._like, self._hoods = yhat, target.hoods
         samples = np.concatenate([target.y[None].cpu().numpy(), yhat.cpu().numpy()])
-        rows = samples.reshape(draws + 1, batches * n, d)
+        flat = samples.reshape(draws + 1, batches * n, d)
+        # Rows are numbered consecutively over batch entries: entry b starts at row b * N.
+        shift = n * np.arange(batches)[:, None]
+        self._rows = (self._hoods.rows.numpy() + shift).reshape(-1)
         self._terms = pairings(draws, debiased)
         self._partners, self._differences = [], []
         for left, right, _ in self._terms:
-            partner = (assign(samples[left], samples[right], hoods) + self._edges.shift).reshape(-1)
+            partner = (assign(samples[left], samples[right], self._hoods) + shift).reshape(-1)
             self._partners.append(partner)
-            self._differences.append(rows[left].take(self._edges.rows, 0) - rows[right].take(partner, 0))
+            self._differences.append(flat[left].take(self._rows, 0) - flat[right].take(partner, 0))
 
     def weigh(self, scale: Tensor, with_y: bool = False) -> tuple[Tensor, Tensor, Tensor | None]:
         """Add the difference of every pair to one of its rows and subtract it from the other."""
         draws, batches, n, d = self._like.shape
-        edges = self._edges
+        starts, sizes = self._hoods.indptr[:-1].numpy(), self._hoods.sizes.numpy()
         total = np.zeros((draws + 1, batches * n, d), self._differences[0].dtype)
         values: Any = 0.0
-        per_ball = (2 * scale.cpu().numpy() / edges.sizes).astype(total.dtype)
-        per_edge = np.repeat(per_ball, edges.sizes, axis=1).reshape(-1, 1)
+        per_ball = (2 * scale.cpu().numpy() / sizes).astype(total.dtype)
+        per_edge = np.repeat(per_ball, sizes, axis=1).reshape(-1, 1)
         for (left, right, factor), partner, difference in zip(
             self._terms, self._partners, self._differences, strict=True
         ):
-            cost = np.einsum("ed,ed->e", difference, difference).reshape(edges.shape)
-            values = values + factor * np.add.reduceat(cost, edges.starts, axis=1)
+            cost = np.einsum("ed,ed->e", difference, difference).reshape(batches, -1)
+            values = values + factor * np.add.reduceat(cost, starts, axis=1)
             step = difference * (factor * per_edge)
-            _add_rows(total[left], edges.rows, step)
+            _add_rows(total[left], self._rows, step)
             if right or with_y:
                 _add_rows(total[right], partner, -step)
         grads = torch.from_numpy(total).to(self._like).view(draws + 1, batches, n, d)
-        values = torch.from_numpy(values / edges.sizes).to(self._like)
+        values = torch.from_numpy(values / sizes).to(self._like)
         return values, grads[1:], grads[0] if with_y else None
 
 
@@ -268,25 +267,6 @@ class WholeMatch(Match):
 def _add_rows(total: Array, rows: Array, steps: Array) -> None:
     """Add steps (edges, d) to the rows of total that they belong to, which may repeat."""
     torch.from_numpy(total).index_add_(0, torch.from_numpy(rows), torch.from_numpy(steps))
-
-
-@final
-@dataclass(frozen=True)
-class EdgeIndex:
-    """The edges of a graph for B batch entries, numbered consecutively: entry b starts at row b * N."""
-
-    rows: Array
-    shift: Array
-    starts: Array
-    sizes: Array
-    shape: tuple[int, int]
-
-    @classmethod
-    def of(cls, hoods: Neighborhoods, batches: int) -> EdgeIndex:
-        """Build the index."""
-        shift = hoods.n_rows * np.arange(batches)[:, None]
-        rows = (hoods.rows.numpy() + shift).reshape(-1)
-        return cls(rows, shift, hoods.indptr[:-1].numpy(), hoods.sizes.numpy(), (batches, hoods.n_edges))
 
 
 class _BallValues(torch.autograd.Function):

@@ -128,11 +128,6 @@ def paired_normal(shape: tuple[int, ...], like: Tensor, generator: torch.Generat
     return torch.cat([half, -half])
 
 
-def safe_sqrt(variance: Tensor) -> Tensor:
-    """Square root whose gradient at 0 is 0, not infinite: x = 0 and dead units have no variance."""
-    return variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt()
-
-
 def check_rows_of(x: Any) -> None:
     """Raise unless x is a tensor (N, p)."""
     if not isinstance(x, Tensor) or x.ndim != 2:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from localw2.models.laws import Law, ParameterLaw
-from localw2.models.network import ACTIVATIONS, RandomMLP
+from localw2.models.network import RandomMLP
 
 # An argument with one of these names receives all parameters as one dict.
 _ALL_AT_ONCE = ("omega", "parameters")
@@ -79,21 +79,14 @@ class NetworkField(RandomField):
     def bind(self, omega: list[Tensor]) -> Field:
         """Compute the weights once; every call is then one batched product per layer."""
         layers = self.net.random_layers()
-        weights = [
-            TrajectoryWeights.of(layer.mean, layer.std, z) for layer, z in zip(layers, omega, strict=True)
-        ]
-        biases = [layer.bias for layer in layers]
-        act, last = ACTIVATIONS[self.net.activation], len(layers) - 1
+        pairs = zip(layers, omega, strict=True)
+        weights = [TrajectoryWeights(layer.mean, layer.std, z) for layer, z in pairs]
         location, spread, slope = (self.get_buffer(name) for name in UNITS)
 
-        def field(t: Tensor, y: Tensor) -> Tensor:
-            h = (y - location) / spread
-            for i in range(last):
-                new = act(weights[i].product(h) + biases[i])
-                h = h + new if self.net.residual and i > 0 else new
-            return (weights[last].product(h) + biases[last]) * slope
+        def apply(i: int, h: Tensor) -> Tensor:
+            return weights[i].product(h) + layers[i].bias
 
-        return field
+        return lambda t, y: self.net._through((y - location) / spread, apply) * slope
 
 
 class TrajectoryWeights:
@@ -106,15 +99,10 @@ class TrajectoryWeights:
     every call depends on, so that autograd reaches the sum only after all calls.
     """
 
-    def __init__(self, weights: Tensor, token: Tensor, uses: list[tuple[Tensor, Tensor]]) -> None:
-        self.weights, self.token, self.uses = weights, token, uses
-
-    @classmethod
-    def of(cls, mean: Tensor, std: Tensor, noise: Tensor) -> TrajectoryWeights:
-        """Weights (n, in, out) for noise of that shape."""
-        uses: list[tuple[Tensor, Tensor]] = []
-        token: Tensor = _SumOfUses.apply(mean, std, noise, uses)  # type: ignore[no-untyped-call]  # torch
-        return cls(torch.addcmul(mean.detach(), std.detach(), noise), token, uses)
+    def __init__(self, mean: Tensor, std: Tensor, noise: Tensor) -> None:
+        self.weights = torch.addcmul(mean.detach(), std.detach(), noise)  # (n, in, out), as the noise
+        self.uses: list[tuple[Tensor, Tensor]] = []
+        self.token: Tensor = _SumOfUses.apply(mean, std, noise, self.uses)  # type: ignore[no-untyped-call]  # torch
 
     def product(self, h: Tensor) -> Tensor:
         """h (n, in) times each trajectory's weights, (n, out)."""
@@ -184,10 +172,7 @@ class FunctionField(RandomField):
     """
 
     def __init__(
-        self,
-        function: Callable[..., Any],
-        laws: Mapping[str, Law],
-        generator: torch.Generator | None = None,
+        self, function: Callable[..., Any], laws: Mapping[str, Law], generator: torch.Generator | None = None
     ) -> None:
         super().__init__()
         self.function = function
@@ -206,9 +191,16 @@ class FunctionField(RandomField):
 
     def _one(self, t: Tensor, y: Tensor, parameters: dict[str, Tensor]) -> Tensor:
         """The slopes of one trajectory."""
-        by_name = self._by_name
-        slope = self.function(t, y, **parameters) if by_name else self.function(t, y, parameters)
-        return _check_slope(slope, y)
+        slope = self.function(t, y, **parameters) if self._by_name else self.function(t, y, parameters)
+        if isinstance(slope, list | tuple):
+            slope = torch.stack([torch.as_tensor(part, dtype=y.dtype, device=y.device) for part in slope])
+        if not isinstance(slope, Tensor) or slope.shape != y.shape:
+            came = f"shape {tuple(slope.shape)}" if isinstance(slope, Tensor) else type(slope).__name__
+            raise ValueError(
+                f"the field returned {came} for a state of shape {tuple(y.shape)}; it is called for one "
+                "trajectory and must return one slope per state, as torch.stack([...]) or a list."
+            )
+        return slope
 
     def parameters_of(self, omega: Tensor) -> dict[str, Tensor]:
         """The parameter values (n,) for these omegas."""
@@ -230,11 +222,9 @@ def _takes_names(function: Callable[..., Any], names: list[str]) -> bool:
         )
     if any(p.kind is p.POSITIONAL_ONLY for p in arguments[2:]):
         raise ValueError("the field takes its parameters by position only; drop the '/' to allow names.")
-    known = {p.name for p in arguments[2:]}
-    everything = inspect.signature(function).parameters.values()
-    anything = any(p.kind is p.VAR_KEYWORD for p in everything)
-    required = parameter_names(function)
-    if anything or (set(names) <= known and set(required) <= set(names)):
+    known, required = {p.name for p in arguments[2:]}, parameter_names(function)
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(function).parameters.values())
+    if takes_any or (set(names) <= known and set(required) <= set(names)):
         return True
     if len(arguments) == 3 and arguments[2].name in _ALL_AT_ONCE:
         return False
@@ -257,15 +247,3 @@ def _arguments(function: Callable[..., Any]) -> list[inspect.Parameter]:
             f"the field {inspect.signature(function)} must take time and state first, as in (t, y, ...)."
         )
     return named
-
-
-def _check_slope(slope: Any, y: Tensor) -> Tensor:
-    if isinstance(slope, list | tuple):
-        slope = torch.stack([torch.as_tensor(part, dtype=y.dtype, device=y.device) for part in slope])
-    if not isinstance(slope, Tensor) or slope.shape != y.shape:
-        came = f"shape {tuple(slope.shape)}" if isinstance(slope, Tensor) else type(slope).__name__
-        raise ValueError(
-            f"the field returned {came} for a state of shape {tuple(y.shape)}; it is called for one "
-            "trajectory and must return one slope per state, as torch.stack([...]) or a list."
-        )
-    return slope

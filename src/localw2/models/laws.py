@@ -11,11 +11,12 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from localw2._validation import check_count
+from localw2._validation import check_count, check_number
 from localw2.models.base import check_omega, normal, source
 
 # Centres move in larger steps than spreads, because a first guess is often several spreads off.
 LOCATION_STEP = 3.0
+WIDTH = 20  # of the network of push-forward parameters
 
 
 @dataclass(frozen=True)
@@ -30,17 +31,13 @@ class Law:
     std: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("mean", "std"):
-            value: Any = getattr(self, name)
-            if value is None and name == "std":
-                continue
-            if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
-                raise ValueError(f"{type(self).__name__}: {name}={value!r} is not a finite number.")
-        if self.std is not None and not self.std > 0:
-            raise ValueError(
-                f"{type(self).__name__}: std={self.std} must be > 0: it sets the step size. "
-                "Use Shared(value) for a parameter that does not vary."
+        kind = type(self).__name__
+        check_number(self.mean, f"{kind}: mean", math.isfinite, "a finite number")
+        if self.std is not None:
+            words = (
+                "a number > 0: it sets the step size. Use Shared(value) for a parameter that does not vary"
             )
+            check_number(self.std, f"{kind}: std", lambda s: 0 < s < math.inf, words)
 
     @property
     def scale(self) -> float:
@@ -107,16 +104,12 @@ def as_laws(parameters: Any) -> dict[str, Law]:
         raise ValueError(
             f"parameters={parameters!r} has no parameters; give a dict such as {{'r': Normal(1.0, 0.2)}}."
         )
-    return {_name(name): _law(name, value) for name, value in parameters.items()}
+    return {name: _law(name, value) for name, value in parameters.items()}
 
 
-def _name(name: Any) -> str:
+def _law(name: Any, value: Any) -> Law:
     if not isinstance(name, str) or not name.isidentifier():
         raise ValueError(f"parameter name {name!r} must be a valid Python identifier, such as 'r'.")
-    return name
-
-
-def _law(name: str, value: Any) -> Law:
     if isinstance(value, Law):
         return value
     if isinstance(value, str) and value in LAWS:
@@ -143,12 +136,7 @@ class ParameterLaw(nn.Module):
     {'r': torch.Size([5]), 'c': torch.Size([5])}
     """
 
-    def __init__(
-        self,
-        laws: Mapping[str, Law],
-        width: int = 20,
-        generator: torch.Generator | None = None,
-    ) -> None:
+    def __init__(self, laws: Mapping[str, Law], generator: torch.Generator | None = None) -> None:
         super().__init__()
         self.laws = dict(laws)
         gaussian = [n for n, law in self.laws.items() if isinstance(law, Normal | LogNormal)]
@@ -163,25 +151,14 @@ class ParameterLaw(nn.Module):
         self.shared = nn.Parameter(torch.zeros(len(self.shared_names)))
         self.push: nn.Sequential | None = None
         if pushed:
-            width = check_count(width, "width", 1)
-            self.push = nn.Sequential(
-                nn.Linear(k, width),
-                nn.Tanh(),
-                nn.Linear(width, width),
-                nn.Tanh(),
-                nn.Linear(width, len(pushed)),
-            )
-            self._reset(source(generator, torch.device("cpu")))
-
-    @torch.no_grad()
-    def _reset(self, generator: torch.Generator) -> None:
-        assert self.push is not None
-        layers = [layer for layer in self.push if isinstance(layer, nn.Linear)]
-        for layer in layers:
-            layer.weight.normal_(generator=generator).mul_(layer.in_features**-0.5)
-            layer.bias.normal_(generator=generator)
-        layers[-1].weight.mul_(0.1)
-        layers[-1].bias.zero_()
+            first, second, last = nn.Linear(k, WIDTH), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, len(pushed))
+            self.push = nn.Sequential(first, nn.Tanh(), second, nn.Tanh(), last)
+            generator = source(generator, torch.device("cpu"))
+            for layer in (first, second, last):
+                layer.weight.data.normal_(generator=generator).mul_(layer.in_features**-0.5)
+                layer.bias.data.normal_(generator=generator)
+            last.weight.data.mul_(0.1)
+            last.bias.data.zero_()
 
     def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """Standard normal noise (n, number of random parameters)."""
@@ -197,19 +174,18 @@ class ParameterLaw(nn.Module):
         values = dict(zip(self.random_names, inner.unbind(1), strict=True))
         for name, value in zip(self.shared_names, LOCATION_STEP * self.shared, strict=True):
             values[name] = value.expand(len(noise))
-        return {name: self._value(law, values[name]) for name, law in self.laws.items()}
+        return {
+            name: torch.exp(math.log(law.mean) + law.scale / law.mean * values[name])
+            if isinstance(law, LogNormal)
+            else law.mean + law.scale * values[name]
+            for name, law in self.laws.items()
+        }
 
     def displacements(self) -> dict[str, float]:
         """How far the centre of each parameter has moved from its initial guess, in units of its scale."""
         names = [*self.random_names, *self.shared_names]
         moved = LOCATION_STEP * torch.cat([self.location, self.shared]).detach()
         return dict(zip(names, moved.tolist(), strict=True))
-
-    @staticmethod
-    def _value(law: Law, inner: Tensor) -> Tensor:
-        if isinstance(law, LogNormal):
-            return torch.exp(math.log(law.mean) + law.scale / law.mean * inner)
-        return law.mean + law.scale * inner
 
     def extra_repr(self) -> str:
         """The laws by name."""

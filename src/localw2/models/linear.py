@@ -8,15 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from localw2._validation import check_count
-from localw2.models.base import (
-    RandomMap,
-    check_inputs,
-    check_omega,
-    in_chunks,
-    normal,
-    paired_normal,
-    safe_sqrt,
-)
+from localw2.models.base import RandomMap, check_inputs, check_omega, in_chunks, normal, paired_normal
 
 
 @final
@@ -77,4 +69,6 @@ class RandomLinear(RandomMap):
         return torch.cat([torch.ones_like(x[:, :1]), x], 1)
 
     def _moments(self, design: Tensor) -> tuple[Tensor, Tensor]:
-        return design @ self.mean, safe_sqrt(design.square() @ self.std.square())
+        variance = design.square() @ self.std.square()
+        # The gradient at 0 must be 0, not infinite.
+        return design @ self.mean, variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt()

@@ -11,16 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from localw2._validation import check_count
-from localw2.models.base import (
-    RandomMap,
-    check_inputs,
-    check_omega,
-    in_chunks,
-    normal,
-    paired_normal,
-    source,
-)
+from localw2._validation import check_count, check_number
+from localw2.models.base import RandomMap, check_inputs, check_omega, in_chunks, normal, paired_normal, source
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
@@ -127,31 +119,22 @@ class RandomMLP(RandomMap):
         super().__init__()
         if activation not in ACTIVATIONS:
             raise ValueError(f"activation={activation!r} is unknown; choose one of {', '.join(ACTIVATIONS)}.")
-        if initial_std is not None and not 0 < initial_std < math.inf:
-            raise ValueError(
-                f"initial_std={initial_std} must be a positive number (at 0 all gradients vanish), "
-                "or None for He initialisation."
-            )
+        if initial_std is not None:
+            words = "a positive number (at 0 all gradients vanish), or None for He initialisation"
+            check_number(initial_std, "initial_std", lambda s: 0 < s < math.inf, words)
         hidden = [check_count(width, "width", 1)] * check_count(depth, "depth", 1)
         sizes = [check_count(n_inputs, "n_inputs", 1), *hidden, check_count(n_outputs, "n_outputs", 1)]
         self.residual = residual
         self.activation = activation
         self.layers = nn.ModuleList(RandomLayer(a, b) for a, b in pairwise(sizes))
-        self.reset(initial_std, generator)
-
-    @torch.no_grad()
-    def reset(self, initial_std: float | None, generator: torch.Generator | None = None) -> None:
-        """Draw the initial parameters."""
         generator = source(generator, self.random_layers()[0].mean.device)
         for layer in self.random_layers():
-            for name, parameter in layer.named_parameters():
-                parameter.normal_(generator=generator)
-                if initial_std is not None:
-                    parameter.mul_(initial_std)
-                elif name == "bias":
-                    parameter.zero_()
-                else:
-                    parameter.mul_((2 / len(layer.mean)) ** 0.5 * (1 if name == "mean" else 0.1))
+            he = (2 / len(layer.mean)) ** 0.5
+            for parameter, scale in ((layer.mean, he), (layer.std, he * 0.1), (layer.bias, 1.0)):
+                drawn = parameter.data.normal_(generator=generator)
+                drawn.mul_(scale if initial_std is None else initial_std)
+            if initial_std is None:
+                layer.bias.data.zero_()
 
     def random_layers(self) -> list[RandomLayer]:
         """The layers, from the input to the output."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 from torch import Tensor
 
-from localw2._validation import check_count
+from localw2._validation import check_count, check_number
 from localw2.models.base import RandomMap, check_rows_of, source
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ class RandomODE(RandomMap):
         if method not in (*ADAPTIVE, *FIXED):
             raise ValueError(f"method={method!r} is unknown; choose one of {', '.join((*ADAPTIVE, *FIXED))}.")
         for name, value in (("rtol", rtol), ("atol", atol), ("step_size", step_size)):
-            if value is not None and not 0 < value < math.inf:
-                raise ValueError(f"{name}={value} must be a positive number.")
+            if value is not None:
+                check_number(value, name, lambda v: 0 < v < math.inf, "a positive number")
         self.field = field
         self.method, self.rtol, self.atol, self.step_size = method, rtol, atol, step_size
         self.max_evaluations = check_count(max_evaluations, "max_evaluations", 1)
@@ -80,16 +80,17 @@ class RandomODE(RandomMap):
         """States (n, T, d) from initial states x (n, d) at the first time."""
         check_rows_of(x)
         omega = self.draw(len(x), source(generator, x.device)) if omega is None else omega
-        if len(self.times) == 1:
-            return x[:, None]
-        return self._solve(x, omega)
+        return x[:, None] if len(self.times) == 1 else self._solve(x, omega)
 
     def slopes(self, t: Tensor, y: Tensor, omega: Any) -> Tensor:
         """The field (n, d) at states y (n, d), each with its own omega."""
         return self.field.bind(omega)(t, y)
 
     def _solve(self, y0: Tensor, omega: Any) -> Tensor:
-        odeint = _odeint()
+        try:
+            from torchdiffeq import odeint
+        except ImportError:
+            raise ImportError("differential equations need torchdiffeq: pip install 'localw2[ode]'") from None
         field = _CountingField(self.field.bind(omega), self.max_evaluations)
         adaptive = self.method in ADAPTIVE
         options: dict[str, Any] = {"norm": worst_trajectory}
@@ -101,16 +102,9 @@ class RandomODE(RandomMap):
                 field, y0, self.times, rtol=self.rtol, atol=atol, method=self.method, options=options
             )
         except AssertionError as error:  # torchdiffeq's error for vanishing steps or overflowing states
-            what = f"the solver stopped at t = {float(field.t):.4g} ({error})"
+            reached = f"t = {float(field.t):.4g} of {float(self.times[-1]):.4g}"
+            what = f"the solver stopped at {reached} ({error})"
             raise self._failure(what, field.t, field.y, omega) from error
-        except _TooManyEvaluations:
-            raise self._failure(
-                f"the solver only reached t = {float(field.t):.4g} of {float(self.times[-1]):.4g} after "
-                f"{self.max_evaluations} evaluations of the field",
-                field.t,
-                field.y,
-                omega,
-            ) from None
         if not math.isfinite(float(path.detach().sum())):
             raise self._failure("the solution is not finite", self.times[-1], path[-1], omega)
         return path.movedim(0, 1)
@@ -132,14 +126,6 @@ class RandomODE(RandomMap):
         )
 
 
-def _odeint() -> Any:
-    try:
-        from torchdiffeq import odeint
-    except ImportError:
-        raise ImportError("differential equations need torchdiffeq: pip install 'localw2[ode]'") from None
-    return odeint
-
-
 def _subdivide(times: Tensor, step: float | None) -> Tensor:
     """Add equal steps of at most ``step`` between the times, so that every time ends a step."""
     if step is None:
@@ -151,23 +137,19 @@ def _subdivide(times: Tensor, step: float | None) -> Tensor:
     return torch.cat([*parts, times[-1:].cpu()]).to(times.device)
 
 
-class _TooManyEvaluations(Exception):
-    pass
-
-
 class _CountingField:
     """A field that counts its evaluations and remembers where it was last evaluated."""
 
     def __init__(self, field: Field, limit: int) -> None:
-        self._field, self._left = field, limit
+        self._field, self._limit, self._calls = field, limit, 0
         self.t, self.y = torch.tensor(0.0), torch.empty(0)
 
     def __call__(self, t: Tensor, y: Tensor) -> Tensor:
         if self.y.numel() == 0 or math.isfinite(float(t.detach())):
             self.t, self.y = t.detach(), y.detach()
-        if self._left == 0:
-            raise _TooManyEvaluations
-        self._left -= 1
+        self._calls += 1
+        if self._calls > self._limit:
+            raise AssertionError(f"after {self._limit} evaluations of the field")  # as torchdiffeq does
         return self._field(t, y)
 
 

@@ -80,7 +80,7 @@ class BallStream:
         self._objective, self._config, self._crew = objective, config, crew
         hoods, size = objective.hoods, config.batch_balls
         fits = size is None or (size >= hoods.n_balls and isinstance(hoods, Neighborhoods))
-        self._whole = fits and config.epoch_balls is None
+        self.whole = fits and config.epoch_balls is None  # every epoch is one step on all balls
         order = self._spatial_order(x) if crew.size > 1 or config.block_balls > 1 else None
         # The draws must not depend on the number of ranks, only their division among the ranks.
         self._order = order if config.block_balls > 1 else None
@@ -89,14 +89,9 @@ class BallStream:
         if isinstance(hoods, Neighborhoods):
             weights = hoods.weights.numpy() if self._order is None else hoods.weights.numpy()[self._order]
             self._reach = np.cumsum(weights) if (weights != weights[0]).any() else None
-        self._static = self._shard_of_all() if self._whole else None
+        self._static = self._shard_of_all() if self.whole else None
         self._ahead: dict[tuple[int, int], Future[Batch]] = {}
         self._searcher = ThreadPoolExecutor(1) if isinstance(hoods, LazyNeighborhoods) else None
-
-    @property
-    def whole(self) -> bool:
-        """Whether every epoch is one step on all balls."""
-        return self._whole
 
     def batches(self, epoch: int) -> Iterator[Batch]:
         """The batches of an epoch, counted from 0."""
@@ -145,22 +140,18 @@ class BallStream:
         size = n if config.batch_balls is None else config.batch_balls
         found = []
         for places in draw_places(n, config.block_balls, size, config.epoch_balls, rng):
-            found.append((self._own_part(self._balls_at(places, shift)), len(places)))
+            balls = places
+            if self._reach is not None:
+                line = (places + shift) * (self._reach[-1] / n)
+                balls = np.minimum(np.searchsorted(self._reach, line, side="right"), n - 1)
+            if self._order is not None:
+                balls = self._order[balls]
+            if self._crew.size > 1 and self._place is not None:
+                # Neighbours stay together, so that they share rows.
+                near = balls[np.argsort(self._place[balls], kind="stable")]
+                balls = np.array_split(near, self._crew.size)[self._crew.rank]
+            found.append((balls, len(places)))
         return found
-
-    def _own_part(self, balls: Array) -> Array:
-        """This process's part of some balls; neighbours stay together, so that they share rows."""
-        if self._crew.size == 1 or self._place is None:
-            return balls
-        near = balls[np.argsort(self._place[balls], kind="stable")]
-        return np.array_split(near, self._crew.size)[self._crew.rank]
-
-    def _balls_at(self, places: Array, shift: float) -> Array:
-        n = self._objective.hoods.n_balls
-        if self._reach is not None:
-            line = (places + shift) * (self._reach[-1] / n)
-            places = np.minimum(np.searchsorted(self._reach, line, side="right"), n - 1)
-        return places if self._order is None else self._order[places]
 
     def _build(self, balls: Array, weight: int) -> Batch:
         if len(balls) == 0:

@@ -23,7 +23,7 @@ State = dict[str, Tensor]
 
 _WEIGHTS = ("model", "best", "average")
 _RECORD = ("epoch", "loss", "rate", "score", "skipped", "seconds")
-_NUMBERS = ("epoch", "n_averaged", "n_failed", "best_score", "best_epoch")
+_NUMBERS = ("epoch", "n_failed", "best_score", "best_epoch")
 
 
 @final
@@ -36,7 +36,6 @@ class Checkpoint:
     optimizer: dict[int, State]
     best: State
     average: State
-    n_averaged: int
     n_failed: int
     best_score: float | None
     best_epoch: int | None
@@ -60,18 +59,14 @@ def all_finite(state: State) -> bool:
 
 
 def write_checkpoint(
-    path: str,
-    checkpoint: Checkpoint,
-    identity: dict[str, Any],
-    history: list[dict[str, Any]],
-    seconds: float,
+    path: str, checkpoint: Checkpoint, identity: dict[str, Any], history: list[dict[str, Any]], seconds: float
 ) -> None:
     """Write the checkpoint to one file, atomically.
 
     >>> import tempfile
     >>> state = {"slope": torch.tensor([2.0])}
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     checkpoint = Checkpoint(1, state, {}, {}, {}, 0, 0, None, None)
+    ...     checkpoint = Checkpoint(1, state, {}, {}, {}, 0, None, None)
     ...     write_checkpoint(folder + "/c", checkpoint, {}, [{"epoch": 1, "loss": 0.5}], 1.5)
     ...     read_checkpoint(folder + "/c", {}, state)[1]
     [{'epoch': 1, 'loss': 0.5}]
@@ -106,27 +101,21 @@ def read_checkpoint(
     past = stored.settings
     _check_same(path, identity, past.get("identity"), _kinds(state) == _kinds(groups["model"]))
     try:
-        checkpoint, history = _assemble(groups, past, state), tensors_history(stored.tensors)
+        optimizer: dict[int, State] = {}
+        for name, value in groups["optimizer"].items():
+            index, _, key = name.partition(".")
+            optimizer.setdefault(int(index), {})[key] = value
+        fields: dict[str, Any] = {name: past[name] for name in _NUMBERS}
+        for name in ("epoch", "n_failed"):
+            check_count(fields[name], name, 0)
+        for group in _WEIGHTS:
+            fields[group] = {name: value.to(state[name].device) for name, value in groups[group].items()}
+        checkpoint, history = Checkpoint(optimizer=optimizer, **fields), tensors_history(stored.tensors)
         if checkpoint.epoch != len(history):
             raise ValueError(f"epoch {checkpoint.epoch} with {len(history)} records")
         return checkpoint, history, float(past["seconds"])
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is damaged ({error!r}); delete it to start again.") from error
-
-
-def _assemble(groups: dict[str, State], past: dict[str, Any], state: State) -> Checkpoint:
-    optimizer: dict[int, State] = {}
-    for name, value in groups["optimizer"].items():
-        index, _, key = name.partition(".")
-        optimizer.setdefault(int(index), {})[key] = value
-    weights: dict[str, Any] = {
-        group: {name: value.to(state[name].device) for name, value in groups[group].items()}
-        for group in _WEIGHTS
-    }
-    numbers: dict[str, Any] = {name: past[name] for name in _NUMBERS}
-    for name in ("epoch", "n_averaged", "n_failed"):
-        check_count(numbers[name], name, 0)
-    return Checkpoint(optimizer=optimizer, **weights, **numbers)
 
 
 def history_tensors(history: list[dict[str, Any]]) -> State:

@@ -7,10 +7,9 @@ import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from numbers import Real
 from typing import TYPE_CHECKING, Any, final
 
-from localw2._validation import check_count, check_flag
+from localw2._validation import check_count, check_flag, check_number
 
 if TYPE_CHECKING:
     from localw2.models.base import RandomMap
@@ -22,49 +21,30 @@ def _check_choice(value: Any, name: str, choices: tuple[str, ...]) -> str:
     return value
 
 
-def _check_number(value: Any, name: str, valid: Callable[[float], bool], words: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise ValueError(f"{name}={value!r} is not a number.")
-    if not valid(float(value)):
-        raise ValueError(f"{name}={value} {words}.")
-    return float(value)
-
-
 def _check_path(value: Any, name: str) -> str:
     if not isinstance(value, str | os.PathLike):
         raise ValueError(f"{name}={value!r} is not a path; give a file name or None.")
     return os.fsdecode(value)
 
 
-_OPTIONAL = ("batch_balls", "epoch_balls", "noise", "patience", "max_gradient", "checkpoint", "history")
+_EPOCHS = ("max_epochs", "validate_every", "patience", "checkpoint_every")
+_SIZES = ("n_draws", "batch_balls", "epoch_balls", "block_balls")
 _CHECKS: dict[str, Callable[[Any, str], Any]] = {
-    "max_epochs": partial(check_count, low=1),
+    **dict.fromkeys(_EPOCHS + _SIZES, partial(check_count, low=1)),
+    **dict.fromkeys(("max_skipped", "seed"), partial(check_count, low=0)),
+    **dict.fromkeys(("progress", "resume"), check_flag),
+    **dict.fromkeys(("checkpoint", "history"), _check_path),
     "learning_rate": partial(
-        _check_number, valid=lambda v: 0 < v < math.inf, words="must be a positive number, such as 0.02"
+        check_number, valid=lambda v: 0 < v < math.inf, words="a number > 0, such as 0.02"
     ),
-    "weight_decay": partial(_check_number, valid=lambda v: 0 <= v < math.inf, words="must be a number >= 0"),
+    "weight_decay": partial(check_number, valid=lambda v: 0 <= v < math.inf, words="a number >= 0"),
     "schedule": partial(_check_choice, choices=("cosine", "constant")),
-    "n_draws": partial(check_count, low=1),
-    "batch_balls": partial(check_count, low=1),
-    "epoch_balls": partial(check_count, low=1),
-    "block_balls": partial(check_count, low=1),
     "noise": partial(_check_choice, choices=("keyed",)),
     "keep": partial(_check_choice, choices=("last", "best", "average")),
     "averaged": partial(
-        _check_number,
-        valid=lambda v: 0 < v <= 1,
-        words="must be a fraction of the epochs, above 0 and at most 1",
+        check_number, valid=lambda v: 0 < v <= 1, words="a fraction of the epochs, at most 1"
     ),
-    "validate_every": partial(check_count, low=1),
-    "patience": partial(check_count, low=1),
-    "max_gradient": partial(_check_number, valid=lambda v: v > 0, words="must be a positive number, or None"),
-    "max_skipped": partial(check_count, low=0),
-    "seed": partial(check_count, low=0),
-    "progress": check_flag,
-    "checkpoint": _check_path,
-    "checkpoint_every": partial(check_count, low=1),
-    "resume": check_flag,
-    "history": _check_path,
+    "max_gradient": partial(check_number, valid=lambda v: v > 0, words="a positive number, or None"),
 }
 
 
@@ -115,7 +95,7 @@ class FitConfig:
     def __post_init__(self) -> None:
         for name, check in _CHECKS.items():
             value = getattr(self, name)
-            if value is not None or name not in _OPTIONAL:
+            if value is not None or getattr(FitConfig, name) is not None:
                 # Built-in numbers and strings, because torch and JSON take no others.
                 object.__setattr__(self, name, check(value, name))
         if self.block_balls > (self.batch_balls or self.block_balls):
@@ -136,6 +116,11 @@ class FitConfig:
         if self.schedule == "constant":
             return self.learning_rate
         return self.learning_rate * 0.5 * (1 + math.cos(math.pi * epoch / self.max_epochs))
+
+    def n_averaged(self, epoch: int) -> int:
+        """How many of the first ``epoch`` epochs belong to the average."""
+        before = math.floor((1 - self.averaged) * self.max_epochs)
+        return max(0, epoch - before) if self.keep == "average" else 0
 
     def trajectory(self) -> dict[str, Any]:
         """The settings that determine the result, which a fit must share with its checkpoint."""

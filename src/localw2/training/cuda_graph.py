@@ -16,15 +16,14 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from localw2.losses.objective import Objective
-    from localw2.models.base import RandomMap
-    from localw2.training.config import FitConfig
+    from localw2.training.step import Descent
 
 LOG = logging.getLogger("localw2")
 
@@ -72,11 +71,7 @@ class CapturedStep:
     """
 
     def __init__(
-        self,
-        optimizer: torch.optim.Optimizer,
-        loss: Loss,
-        limit: float | None = None,
-        n_generators: int = 1,
+        self, optimizer: torch.optim.Optimizer, loss: Loss, limit: float | None = None, n_generators: int = 1
     ) -> None:
         self._optimizer, self._loss, self._limit = optimizer, loss, limit
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -190,24 +185,6 @@ class CapturedStep:
                 group["lr"], group["capturable"] = rate, capturable
 
 
-class Steps(Protocol):
-    """What a run of epochs needs to know about the steps of a fit (see ``step.Descent``)."""
-
-    model: RandomMap
-    x: Tensor
-    config: FitConfig
-    optimizer: torch.optim.AdamW
-    keyed: bool
-
-    def generator(self, epoch: int, purpose: int) -> torch.Generator:
-        """The random numbers of an epoch."""
-        ...
-
-    def loss_of_all(self, objective: Objective, generator: torch.Generator) -> Tensor:
-        """The loss of all rows."""
-        ...
-
-
 @final
 class Leaps:
     """Runs epochs of a fit by a captured step; if that is impossible, the reason is logged.
@@ -215,7 +192,7 @@ class Leaps:
     ``whole`` says whether a step uses all balls.
     """
 
-    def __init__(self, descent: Steps, objective: Objective, whole: bool) -> None:
+    def __init__(self, descent: Descent, objective: Objective, whole: bool) -> None:
         self._descent, self._config = descent, descent.config
         self._undone = 0
         self._plain_until: int | None = None
@@ -247,7 +224,8 @@ class Leaps:
         self._descent.model.train()
         looks = [1] * watched + [self._config.validate_every] * scored
         looks += [] if self._config.checkpoint is None else [self._config.checkpoint_every]
-        epochs = range(epoch, epoch + stretch(epoch, self._config.max_epochs, *looks))
+        left = (every - epoch % every for every in looks)  # epochs until the next look of each kind
+        epochs = range(epoch, epoch + min(LOOK_EVERY, self._config.max_epochs - epoch, *left))
         start = time.perf_counter()
         rates = [self._config.rate(e) for e in epochs]
         seeds = ((self._descent.generator(e, 0).initial_seed(),) for e in epochs)
@@ -273,12 +251,3 @@ class Leaps:
     def _give_up(self, reason: str) -> None:
         self._step = None
         LOG.info("single steps instead of a CUDA graph: %s", reason)
-
-
-def stretch(epoch: int, last: int, *every: int) -> int:
-    """How many epochs run after ``epoch`` (done so far) until the next multiple of any ``every``.
-
-    >>> stretch(0, 1000), stretch(95, 1000, 10, 50), stretch(95, 97, 10)
-    (64, 5, 2)
-    """
-    return min(LOOK_EVERY, last - epoch, *(each - epoch % each for each in every))

@@ -104,12 +104,11 @@ def train(
                 raise
             run.fit.stopped = f"interrupted after epoch {run.epoch}"
             run.finish()
-    if run.fit.stopped.startswith("interrupted"):
-        warnings.warn(
-            f"interrupted after epoch {run.epoch} of {config.max_epochs}: the model is only partly trained. "
-            "With a checkpoint, the same call continues from here.",
-            stacklevel=2,
-        )
+            warnings.warn(
+                f"{run.fit.stopped} of {config.max_epochs}: the model is only partly trained. With a "
+                "checkpoint, the same call continues from here.",
+                stacklevel=2,
+            )
     return run.fit
 
 
@@ -117,24 +116,21 @@ def _check(
     model: RandomMap, objective: Objective, x: Tensor, config: FitConfig, validate: Validate | None
 ) -> None:
     """Raise now for errors that would otherwise surface after hours."""
-    if not isinstance(config, FitConfig):
+    for name, value, kind, advice in (
+        ("config", config, FitConfig, "a FitConfig, such as FitConfig(max_epochs=100)"),
+        ("objective", objective, Objective, "an Objective(y, hoods)"),
+        ("model", model, RandomMap, "a RandomMap, such as RandomMLP(n_inputs)"),
+        ("x", x, Tensor, "a tensor, as in torch.as_tensor(x)"),
+    ):
+        if not isinstance(value, kind):
+            raise ValueError(f"{name} is {type(value).__name__}; pass {advice}.")
+    if validate is None and (config.keep == "best" or config.patience is not None):
         raise ValueError(
-            f"config is {type(config).__name__}; pass a FitConfig, such as FitConfig(max_epochs=100)."
+            "keep='best' and patience need validate, a function that scores held-out rows, because the "
+            "training loss of a flexible model never stops falling."
         )
-    if not isinstance(objective, Objective):
-        raise ValueError(f"objective is {type(objective).__name__}; pass an Objective(y, hoods).")
-    if config.keep == "best" and validate is None:
-        raise ValueError("keep='best' needs validate, a function that scores held-out rows.")
-    if config.patience is not None and validate is None:
-        raise ValueError(
-            "patience needs validate, because the training loss of a flexible model never stops falling."
-        )
-    if not isinstance(model, RandomMap):
-        raise ValueError(f"model is {type(model).__name__}; pass a RandomMap, such as RandomMLP(n_inputs).")
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ValueError(f"{type(model).__name__} has no parameters to train; make them nn.Parameter.")
-    if not isinstance(x, Tensor):
-        raise ValueError(f"x is {type(x).__name__}; pass a tensor, as in torch.as_tensor(x).")
     if len(x) != len(objective.y):
         raise ValueError(
             f"x has {len(x)} rows and the objective has {len(objective.y)}; they must be the same rows."
@@ -171,7 +167,6 @@ class _Run:
         self.epoch = 0
         self.best: State = {}
         self.average: State = {}
-        self.n_averaged = 0
         self.n_failed = 0  # consecutive steps
         self.warned = False  # of a checkpoint that could not be written
         self.started = time.perf_counter()
@@ -235,13 +230,13 @@ class _Run:
     def _pass(self) -> None:
         """Count an epoch and add its weights to the average."""
         self.epoch += 1
-        if self.config.keep != "average" or self.epoch <= (1 - self.config.averaged) * self.config.max_epochs:
+        n_averaged = self.config.n_averaged(self.epoch)
+        if n_averaged == 0:
             return
-        self.n_averaged += 1
         state = copy_state(self.model.state_dict())
         for name, old in self.average.items():
             if old.is_floating_point():  # integer buffers, such as counters, are not averaged
-                state[name] = old.lerp(state[name], 1 / self.n_averaged)
+                state[name] = old.lerp(state[name], 1 / n_averaged)
         self.average = state
 
     def _score(self) -> float:
@@ -302,7 +297,6 @@ class _Run:
             optimizer={index: copy_state(values) for index, values in state.items()},
             best=self.best,
             average=self.average,
-            n_averaged=self.n_averaged,
             n_failed=self.n_failed,
             best_score=self.fit.best_score,
             best_epoch=self.fit.best_epoch,
@@ -312,7 +306,7 @@ class _Run:
         """Undo an interrupted epoch."""
         last = self.boundary
         last.put_into(self.model, self.optimizer)
-        self.epoch, self.n_averaged, self.n_failed = last.epoch, last.n_averaged, last.n_failed
+        self.epoch, self.n_failed = last.epoch, last.n_failed
         self.best, self.average = last.best, last.average
         self.fit.best_score, self.fit.best_epoch = last.best_score, last.best_epoch
         del self.fit.history[last.epoch :]
@@ -339,10 +333,10 @@ class _Run:
 
     def restore(self) -> None:
         """Continue from the checkpoint, if ``resume`` is set and it exists."""
-        found, failure = None, ""
-        if self.crew.rank == 0:
+        path, found, failure = self.config.checkpoint, None, ""
+        if self.config.resume and path is not None and self.crew.rank == 0 and Path(path).exists():
             try:
-                found = self._read()
+                found = read_checkpoint(path, self.identity, self.model.state_dict())
             except ValueError as error:
                 failure = str(error)
         found, failure = self.crew.broadcast((found, failure))
@@ -353,12 +347,6 @@ class _Run:
             self.started -= seconds
             self.roll_back()
             self.good = self.boundary.model
-
-    def _read(self) -> tuple[Checkpoint, list[dict[str, Any]], float] | None:
-        path = self.config.checkpoint
-        if path is None or not self.config.resume or not Path(path).exists():
-            return None
-        return read_checkpoint(path, self.identity, self.model.state_dict())
 
     def how_to_resume(self) -> str:
         """How to resume a fit that was ended from outside."""

@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
+from itertools import count
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -166,10 +167,10 @@ class _Stack:
 
     def _noise_shapes(self, goal: Objective) -> list[tuple[tuple[int, ...], torch.dtype]]:
         """The noise that one simulation requests; the objective checks the shape of its outputs."""
-        asked = _Recorder()
+        noise = _Noise()
         with torch.no_grad():
             try:
-                yhat = self.module(self.x, asked)
+                yhat = self.module(self.x, noise)
             except TypeError as error:
                 raise ValueError(
                     f"{type(self.module.model).__name__} does not take its noise from "
@@ -177,7 +178,7 @@ class _Stack:
                     "these models one by one."
                 ) from error
             goal(yhat.squeeze(-1) if goal.y.ndim == 1 and yhat.ndim == 3 else yhat)
-        return asked.shapes
+        return noise.shapes
 
     def loss(self, *generators: torch.Generator) -> Tensor:
         """The losses (V,), with gradients."""
@@ -185,13 +186,13 @@ class _Stack:
             torch.stack([torch.randn(shape, dtype=dtype, device=g.device, generator=g) for g in generators])
             for shape, dtype in self.shapes
         ]
-        yhat = torch.vmap(self._simulate)(self.parameters, self.buffers, noise)
-        return self.losses(yhat)
 
-    def _simulate(self, parameters: Any, buffers: Any, noise: list[Tensor]) -> Tensor:
-        state = (parameters, buffers)
-        outputs: Tensor = torch.func.functional_call(self.module, state, (self.x, _FixedNoise(noise)))
-        return outputs
+        def simulate(parameters: Any, buffers: Any, noise: list[Tensor]) -> Tensor:
+            state, inputs = (parameters, buffers), (self.x, _Noise(noise))
+            outputs: Tensor = torch.func.functional_call(self.module, state, inputs)
+            return outputs
+
+        return self.losses(torch.vmap(simulate)(self.parameters, self.buffers, noise))
 
     @torch.no_grad()
     def unstack(self, models: list[RandomMap]) -> None:
@@ -214,26 +215,20 @@ class _Simulation(nn.Module):
 
 
 @final
-class _Recorder:
-    """A source of noise that records the requested shapes."""
+class _Noise:
+    """A source of noise that was drawn beforehand, or of zeros, whose requested shapes are recorded."""
 
-    def __init__(self) -> None:
+    def __init__(self, drawn: list[Tensor] | None = None) -> None:
         self.shapes: list[tuple[tuple[int, ...], torch.dtype]] = []
+        self._drawn = None if drawn is None else iter(drawn)
 
     def normal(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
         self.shapes.append((tuple(shape), like.dtype))
-        return torch.zeros(shape, dtype=like.dtype, device=like.device)
-
-
-@final
-class _FixedNoise:
-    """A source of noise that was drawn beforehand."""
-
-    def __init__(self, noise: list[Tensor]) -> None:
-        self._noise = iter(noise)
-
-    def normal(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        return next(self._noise)
+        return (
+            torch.zeros(shape, dtype=like.dtype, device=like.device)
+            if self._drawn is None
+            else next(self._drawn)
+        )
 
 
 def _descend(stack: _Stack, seeds: list[int], config: FitConfig) -> list[list[dict[str, Any]]]:
@@ -244,7 +239,14 @@ def _descend(stack: _Stack, seeds: list[int], config: FitConfig) -> list[list[di
     )
     step = CapturedStep(optimizer, stack.loss, n_generators=stack.n_models)
     reason = find_obstacle(stack.module.model, stack.x)
-    average = _Average(values, config)
+    mean, passed = [value.detach().clone() for value in values], count(1)
+
+    @torch.no_grad()
+    def average() -> None:
+        if n_averaged := config.n_averaged(next(passed)):
+            for old, value in zip(mean, values, strict=True):
+                old.lerp_(value, 1 / n_averaged)
+
     histories: list[list[dict[str, Any]]] = [[] for _ in seeds]
     epoch = 0
     while epoch < config.max_epochs:
@@ -256,7 +258,7 @@ def _descend(stack: _Stack, seeds: list[int], config: FitConfig) -> list[list[di
         drawn = (tuple(epoch_seed(seed, e, 0) for seed in seeds) for e in range(epoch, last))
         try:
             epochs = zip(drawn, rates, strict=True)
-            seen = step.repeat(epochs, average.keep, record=epoch > 0 and not reason)
+            seen = step.repeat(epochs, average, record=epoch > 0 and not reason)
         except RuntimeError as error:
             if reason or not epoch:
                 raise
@@ -264,47 +266,15 @@ def _descend(stack: _Stack, seeds: list[int], config: FitConfig) -> list[list[di
             LOG.info("single steps instead of a CUDA graph: %s", reason)
             continue
         each = (time.perf_counter() - start) / (last - epoch)
-        for row, rate in zip(seen, rates, strict=True):
+        for losses, rate in zip(seen, rates, strict=True):
             epoch += 1
-            _note(histories, row, {"epoch": epoch, "loss": math.nan, "rate": rate, "seconds": each})
-    average.put_back()
+            for v, (history, loss) in enumerate(zip(histories, losses, strict=True)):
+                if not math.isfinite(loss):
+                    raise FloatingPointError(
+                        f"Training failed in epoch {epoch}: the loss of model {v} is {loss}. Try a smaller "
+                        "learning_rate, or train it alone. All models are unchanged."
+                    )
+                history.append({"epoch": epoch, "loss": loss, "rate": rate, "seconds": each})
+    if config.n_averaged(epoch):
+        stack.parameters = dict(zip(stack.parameters, mean, strict=True))
     return histories
-
-
-def _note(histories: list[list[dict[str, Any]]], losses: list[float], record: dict[str, Any]) -> None:
-    for v, (history, loss) in enumerate(zip(histories, losses, strict=True)):
-        if not math.isfinite(loss):
-            raise FloatingPointError(
-                f"Training failed in epoch {record['epoch']}: the loss of model {v} is {loss}. Try a "
-                "smaller learning_rate, or train it alone. All models are unchanged."
-            )
-        history.append({**record, "loss": loss})
-
-
-@final
-class _Average:
-    """The mean of the parameters over the last epochs, if the config asks for it."""
-
-    def __init__(self, values: list[Tensor], config: FitConfig) -> None:
-        self._values, self._config = values, config
-        self._epoch, self._count = 0, 0
-        self._mean: list[Tensor] = []
-
-    @torch.no_grad()
-    def keep(self) -> None:
-        """Add the parameters after an epoch to the mean."""
-        self._epoch += 1
-        config = self._config
-        if config.keep != "average" or self._epoch <= (1 - config.averaged) * config.max_epochs:
-            return
-        self._count += 1
-        if not self._mean:
-            self._mean = [value.detach().clone() for value in self._values]
-        for mean, value in zip(self._mean, self._values, strict=True):
-            mean.lerp_(value, 1 / self._count)
-
-    @torch.no_grad()
-    def put_back(self) -> None:
-        """Set the parameters to their means, if there are any."""
-        for value, mean in zip(self._values, self._mean, strict=bool(self._mean)):
-            value.copy_(mean)

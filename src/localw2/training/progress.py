@@ -33,7 +33,13 @@ class HistoryFile:
                 self.file.write("".join(json.dumps(entry) + "\n" for entry in entries))
                 self.file.flush()
             except OSError as error:
-                self._give_up(error)
+                name = self.file.name
+                self.__exit__()
+                warnings.warn(
+                    f"the history {name!r} could not be written ({error.strerror or error}) and ends here. "
+                    "Training continues, and the fit itself keeps every epoch.",
+                    stacklevel=3,
+                )
 
     def rewrite(self, entries: list[dict[str, Any]]) -> None:
         """Replace the content by these entries."""
@@ -41,15 +47,6 @@ class HistoryFile:
             self.file.seek(0)
             self.file.truncate()
             self.append(*entries)
-
-    def _give_up(self, error: OSError) -> None:
-        name = self.file.name if self.file is not None else ""
-        self.__exit__()
-        warnings.warn(
-            f"the history {name!r} could not be written ({error.strerror or error}) and ends here. Training "
-            "continues, and the fit itself keeps every epoch.",
-            stacklevel=4,
-        )
 
     def __enter__(self) -> HistoryFile:
         return self

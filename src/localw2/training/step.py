@@ -48,14 +48,18 @@ class Descent:
         self._all_rows = torch.arange(len(x))
         self.keyed = crew.together or config.noise == "keyed"
         if self.keyed and not self._takes_keys():
-            self._give_up_sharding()
+            self.keyed = False
+            if config.noise == "keyed" or crew.size > 1:
+                warnings.warn(
+                    f"{type(model).__name__} does not accept noise keyed by row, so every rank simulates all "
+                    "rows, which is correct but no faster. To share the work, draw noise with "
+                    "localw2.models.base.normal(shape, like, generator), rows first.",
+                    stacklevel=4,
+                )
+        # The processes that share each batch.
+        self.shards = crew if self.keyed else Crew()
         crew.share_state(model)
         self.begin(0, 0.0)
-
-    @property
-    def shards(self) -> Crew:
-        """The processes that share each batch: all ranks if ``keyed``, otherwise only this one."""
-        return self.crew if self.keyed else Crew()
 
     def begin(self, epoch: int, rate: float) -> None:
         """Prepare an epoch (counted from 0) with this learning rate."""
@@ -115,20 +119,18 @@ class Descent:
 
     def _simulate(self, rows: Tensor | None) -> Tensor:
         x = self.x if rows is None else self.x[rows.to(self.x.device)]
-        yhat = self.model.simulate(x, self._n_draws, self._noise(rows))
+        noise: Any = self._generator
+        self._steps += 1
+        if self.keyed:
+            seed = (self.config.seed, self._epoch, 0, self._steps)
+            noise = KeyedNoise(seed, self._all_rows if rows is None else rows, self._n_draws)
+        yhat = self.model.simulate(x, self._n_draws, noise)
         if self._squeeze and yhat.ndim == 3 and yhat.shape[-1] == 1:
             yhat = yhat.squeeze(-1)
         # On a GPU this check would stall the stream; there the loss shows it.
         if yhat.device.type == "cpu" and not math.isfinite(float(yhat.detach().sum())):
             raise FloatingPointError("the model returned values that are not finite")
         return yhat
-
-    def _noise(self, rows: Tensor | None) -> Any:
-        self._steps += 1
-        if not self.keyed:
-            return self._generator
-        seed = (self.config.seed, self._epoch, 0, self._steps)
-        return KeyedNoise(seed, self._all_rows if rows is None else rows, self._n_draws)
 
     def _takes_keys(self) -> bool:
         """Whether the model accepts noise keyed by row, which one that draws its own noise does not."""
@@ -144,13 +146,3 @@ class Descent:
         finally:
             self.model.train(training)
         return True
-
-    def _give_up_sharding(self) -> None:
-        self.keyed = False
-        if self.config.noise == "keyed" or self.crew.size > 1:
-            warnings.warn(
-                f"{type(self.model).__name__} does not accept noise keyed by row, so every rank simulates "
-                "all rows, which is correct but no faster. To share the work, draw noise with "
-                "localw2.models.base.normal(shape, like, generator), rows first.",
-                stacklevel=4,
-            )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -16,28 +15,13 @@ from localw2.apps.cli.predict import info, predict, sample
 from localw2.apps.cli.report import report
 from localw2.apps.cli.reproduce import reproduce
 
-_ABOUT = "Learn the conditional distribution of y at every x from a table."
-
 app = typer.Typer(
     name="localw2",
-    help=_ABOUT,
     epilog="localw2 COMMAND --help shows the flags of a command. Start with: localw2 demo",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-_COMMANDS: dict[str, Callable[..., None]] = {
-    "fit": fit,
-    "predict": predict,
-    "sample": sample,
-    "evaluate": evaluate,
-    "test": compare,
-    "report": report,
-    "explore": explore,
-    "info": info,
-    "reproduce": reproduce,
-    "demo": demo,
-}
 
 
 def print_version(asked: bool) -> None:
@@ -49,18 +33,18 @@ def print_version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(help=_ABOUT)
+@app.callback()
 def accept_version(
     version: Annotated[
         bool,
         typer.Option("--version", callback=print_version, is_eager=True, help="Show the version and exit."),
     ] = False,
 ) -> None:
-    """Accept ``--version`` before any command."""
+    """Learn the conditional distribution of y at every x from a table."""
 
 
-for _name, _command in _COMMANDS.items():
-    app.command(_name)(_command)
+for _command in (fit, predict, sample, evaluate, compare, report, explore, info, reproduce, demo):
+    app.command("test" if _command is compare else None)(_command)
 app.add_typer(ode, name="ode")
 
 

@@ -7,7 +7,8 @@ import io
 import json
 import platform
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -25,27 +26,28 @@ def load_settings(context: typer.Context, path: Path | None) -> Path | None:
     """Make the settings in a TOML file the defaults of the command, so that flags take precedence.
 
     Keys are the names of the flags, at the top or in a table named after the command (``[fit]``,
-    ``[ode.fit]``).
+    ``[ode.fit]``). Tables for other commands are allowed.
     """
     if path is None or context.resilient_parsing:
         return path
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except tomllib.TOMLDecodeError as error:
-        fail(f"{path} is not valid TOML: {error}.")
-    except (OSError, UnicodeDecodeError) as error:
-        fail(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.")
-    known = {_key(flag): item.name for item in context.command.params for flag in item.opts}
-    for unusable in ("config", "help", "install_completion", "show_completion"):
-        known.pop(unusable, None)
-    found = {key: value for key, value in content.items() if not isinstance(value, dict)}
-    found |= _command_table(content, context, path)
-    defaults = {}
-    for key, value in found.items():
-        if _key(key) not in known:
-            hint = _suggest_key(key, known)
-            fail(f"{path} contains {key!r}, which is not a setting of {_command_name(context)}. {hint}")
-        defaults[known[_key(key)]] = _as_typed(value)
+    except (OSError, ValueError) as error:
+        fail(f"{path} cannot be read as TOML: {error}.")
+    command = context.command_path.split()[1:]
+    own: Any = content
+    for word in command:
+        own = own.get(word, {}) if isinstance(own, dict) else {}
+    settings = {k: v for table in (content, own) for k, v in table.items() if not isinstance(v, dict)}
+    flags = {_name_key(flag): item.name for item in context.command.params for flag in item.opts}
+    flags = {key: name for key, name in flags.items() if key not in ("config", "help")}
+    commands = [RECORD, *getattr(context.find_root().command, "commands", {})]
+    tables = [key for key, value in content.items() if isinstance(value, dict) and key not in commands]
+    for key in [*tables, *(key for key in settings if _name_key(key) not in flags)]:
+        hint = suggest(_name_key(key), sorted(flags) if key in settings else commands[1:], "Known are")
+        kind = f"a setting of {' '.join(command)}" if key in settings else "a command"
+        fail(f"{path} contains {key!r}, which is not {kind}. {hint}")
+    defaults = {flags[_name_key(key)]: _as_typed(value) for key, value in settings.items()}
     context.default_map = {**(context.default_map or {}), **defaults}
     return path
 
@@ -62,30 +64,9 @@ Config = Annotated[
 ]
 
 
-def _command_name(context: typer.Context) -> str:
-    return " ".join(context.command_path.split()[1:])
-
-
-def _command_table(content: Mapping[str, Any], context: typer.Context, path: Path) -> dict[str, Any]:
-    """The table for this command; tables for other commands are allowed."""
-    root = context.find_root().command
-    commands = set(getattr(root, "commands", {}))
-    for key, value in content.items():
-        if isinstance(value, dict) and key != RECORD and key not in commands:
-            hint = _suggest_key(key, commands)
-            fail(f"{path} contains a table [{key}], which is not a command. {hint}")
-    table: Any = content
-    for word in _command_name(context).split():
-        table = table.get(word, {}) if isinstance(table, dict) else {}
-    return {key: value for key, value in table.items() if not isinstance(value, dict)}
-
-
-def _key(name: str | None) -> str:
-    return (name or "").lstrip("-").replace("-", "_")
-
-
-def _suggest_key(key: str, known: Iterable[str]) -> str:
-    return suggest(key.replace("_", "-"), sorted(name.replace("_", "-") for name in known), "Known are")
+def _name_key(flag: str) -> str:
+    """The key of a flag in a settings file, where ``max_epochs`` stands for ``max-epochs``."""
+    return flag.lstrip("-").replace("_", "-")
 
 
 def _as_typed(value: Any) -> Any:
@@ -106,19 +87,13 @@ def settings_path(result: str | Path) -> Path:
 
 def collect_settings(context: typer.Context) -> dict[str, Any]:
     """Collect the settings that a command runs with, by the names of its flags."""
-    names = {item.name: _key(item.opts[-1]).replace("_", "-") for item in context.command.params}
-    return {
-        names[name]: value
-        for name, value in context.params.items()
-        if value is not None and names[name] not in ("config", "json")
-    }
+    names = {item.name: _name_key(item.opts[-1]) for item in context.command.params}
+    found = {names[name]: value for name, value in context.params.items() if value is not None}
+    return {name: value for name, value in found.items() if name not in ("config", "json")}
 
 
 def keep_settings(
-    context: typer.Context,
-    out: str,
-    record: Mapping[str, Any],
-    settings: Mapping[str, Any] | None = None,
+    context: typer.Context, out: str, record: Mapping[str, Any], settings: Mapping[str, Any] | None = None
 ) -> str:
     """Write the settings behind a result, and what came of them, to a file beside it; the file's name.
 
@@ -126,28 +101,29 @@ def keep_settings(
     """
     import tomli_w
 
-    from localw2.storage.atomic import open_replacement
+    from localw2 import __version__
+    from localw2.storage.atomic import replace_file
 
-    path, command = settings_path(out), _command_name(context)
-    happened = {"command": command_line(), "time": datetime.now(UTC).isoformat(timespec="seconds")}
+    path, words = settings_path(out), context.command_path.split()[1:]
+    versions = {"localw2": __version__, "python": platform.python_version()}
+    for name in ("torch", "numpy", "scipy", "scikit-learn", "pandas"):
+        with suppress(PackageNotFoundError):  # a build without metadata
+            versions[name] = version(name)
     table: dict[str, Any] = collect_settings(context) | dict(settings or {})
-    for word in reversed(command.split()):
+    for word in reversed(words):
         table = {word: table}
-    table[RECORD] = happened | dict(record) | {"versions": list_versions()}
-    head = f"# To run this again: localw2 {command} --config {json.dumps(path.name)}\n"
-    with open_replacement(path, "w") as file:
-        file.write(head + tomli_w.dumps(_drop_empty(to_plain(table))))
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    table[RECORD] = {"command": command_line(), "time": now, **record, "versions": versions}
+    head = f"# To run this again: localw2 {' '.join(words)} --config {json.dumps(path.name)}\n"
+    replace_file(path, (head + tomli_w.dumps(_drop_none(to_plain(table)))).encode())
     return str(path)
 
 
-def _drop_empty(value: Any) -> Any:
-    """Remove what TOML has no word for (None), and empty tables and lists."""
+def _drop_none(value: Any) -> Any:
+    """Remove None, for which TOML has no word."""
     if isinstance(value, dict):
-        items = {key: _drop_empty(item) for key, item in value.items()}
-        return {key: item for key, item in items.items() if item not in (None, [], {})}
-    if isinstance(value, list):
-        return [_drop_empty(item) for item in value if item is not None]
-    return value
+        return {key: _drop_none(item) for key, item in value.items() if item is not None}
+    return [_drop_none(item) for item in value if item is not None] if isinstance(value, list) else value
 
 
 def read_record(model: str) -> dict[str, Any]:
@@ -156,16 +132,3 @@ def read_record(model: str) -> dict[str, Any]:
         return tomllib.loads(settings_path(model).read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError):
         return {}
-
-
-def list_versions() -> dict[str, str]:
-    """List the versions that a result may depend on."""
-    from localw2 import __version__
-
-    found = {"localw2": __version__, "python": platform.python_version()}
-    for name in ("torch", "numpy", "scipy", "scikit-learn", "pandas"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:  # a build without metadata
-            continue
-    return found

@@ -9,7 +9,7 @@ import typer
 
 from localw2._wording import align
 from localw2.apps.cli.config import keep_settings
-from localw2.apps.cli.fit_files import drop_unset
+from localw2.apps.cli.fit import drop_unset
 from localw2.apps.cli.options import Json, MaxEpochs, Seed
 from localw2.apps.cli.running import note, print_result, report_errors
 

@@ -2,55 +2,96 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
 
+from localw2._wording import align
+from localw2.apps.cli import options
 from localw2.apps.cli.config import Config, collect_settings
-from localw2.apps.cli.options import (
-    Data,
-    Decimal,
-    DecimalMark,
-    DropMissing,
-    Features,
-    Json,
-    Model,
-    Seed,
-    Target,
-)
 from localw2.apps.cli.running import FAILED, print_result, report_errors
-from localw2.apps.cli.scores import format_scores, score_rows
+
+COVERAGE = 0.9
+PIT_BINS = 10
 
 
 @report_errors
 def evaluate(
     context: typer.Context,
-    model: Model,
-    data: Data,
-    target: Target = None,
-    features: Features = None,
+    model: options.Model,
+    data: options.Data,
+    target: options.Target = None,
+    features: options.Features = None,
     draws: Annotated[int, typer.Option(min=2, help="Draws per row for CRPS and PIT.")] = 200,
-    seed: Seed = 0,
-    drop_missing: DropMissing = False,
-    decimal: DecimalMark = Decimal.auto,
+    seed: options.Seed = 0,
+    drop_missing: options.DropMissing = False,
+    decimal: options.DecimalMark = options.Decimal.auto,
     config: Config = None,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Score a model on rows it was not fitted to: CRPS, RMSE, MAE, coverage and width at 90 %, PIT."""
-    from localw2.apps.cli.model_files import load_model, read_data, select_rows
+    from localw2.apps.cli.model_files import load_model, select_rows
 
-    loaded = load_model(model)
-    rows = select_rows(loaded, read_data(data, decimal), features, target, drop_missing)
-    found = score_rows(loaded.estimator, rows.X, rows.outputs, rows.features, rows.targets, draws, seed)
-    found = {"model": model, "data": rows.table.source} | found | {"settings": collect_settings(context)}
+    rows = select_rows(load_model(model), data, decimal, features, target, drop_missing)
+    found = score_rows(rows.model.estimator, rows.X, rows.y, rows.features, rows.targets, seed, draws)
+    found |= {"model": model, "data": rows.table.source, "settings": collect_settings(context)}
     print_result(found, "\n".join(format_scores(found)), as_json)
+
+
+def score_rows(
+    estimator: Any, X: Any, y: Any, features: list[str], targets: list[str], seed: int, draws: int = 200
+) -> dict[str, Any]:
+    """Compute the scores of each target, and the verdict of ``diagnose``."""
+    import numpy as np
+
+    from localw2.metrics import coverage, interval_width
+
+    diagnosis = estimator.diagnose(X, y, n_samples=draws, random_state=seed, names=features)
+    values = (y, estimator.predict(X), *estimator.predict_interval(X, coverage=COVERAGE))
+    y, mean, lower, upper = (np.asarray(v).reshape(len(X), -1) for v in values)
+    scores = {}
+    for k, name in enumerate(targets):
+        error = mean[:, k] - y[:, k]
+        spread = float(((y[:, k] - y[:, k].mean()) ** 2).sum())
+        counts = np.histogram(diagnosis.pit[:, k], PIT_BINS, (0, 1))[0]
+        scores[name] = {
+            "crps": diagnosis.crps[k],
+            "rmse": float(np.sqrt((error**2).mean())),
+            "mae": float(np.abs(error).mean()),
+            "r2": 1 - float((error**2).sum()) / spread if spread > 0 else float("nan"),
+            "coverage": coverage(y[:, k], lower[:, k], upper[:, k]),
+            "width": interval_width(lower[:, k], upper[:, k]),
+            "pit": (counts / len(X)).tolist(),
+        }
+    return {
+        "rows": len(X),
+        "interval": COVERAGE,
+        "targets": scores,
+        "calibrated": diagnosis.calibrated,
+        "verdict": list(diagnosis.verdict),
+    }
+
+
+def format_scores(found: Mapping[str, Any]) -> list[str]:
+    """Format the scores for people."""
+    percent = f"{100 * found['interval']:.0f} %"
+    rows = [["target", "CRPS", "RMSE", "MAE", "R2", f"in {percent}", f"width {percent}"]]
+    shares = []
+    for name, score in found["targets"].items():
+        cells = [f"{score[key]:.4g}" for key in ("crps", "rmse", "mae", "r2")]
+        rows.append([name, *cells, f"{100 * score['coverage']:.1f} %", f"{score['width']:.4g}"])
+        pit = " ".join(f"{100 * share:.0f}" for share in score["pit"])
+        shares.append(f"PIT of {name}, % of rows per tenth (10 each if calibrated): {pit}")
+    return [f"{found['rows']} rows", align(rows), *shares, *found["verdict"]]
 
 
 @report_errors
 def compare(
     context: typer.Context,
-    model: Model,
-    data: Data,
+    model: options.Model,
+    data: options.Data,
     delta: Annotated[
         str | None,
         typer.Option(
@@ -64,69 +105,45 @@ def compare(
     fail_on_reject: Annotated[
         bool, typer.Option("--fail-on-reject", help="Exit with code 1 if the test rejects.")
     ] = False,
-    target: Target = None,
-    features: Features = None,
-    seed: Seed = 0,
-    drop_missing: DropMissing = False,
-    decimal: DecimalMark = Decimal.auto,
+    target: options.Target = None,
+    features: options.Features = None,
+    seed: options.Seed = 0,
+    drop_missing: options.DropMissing = False,
+    decimal: options.DecimalMark = options.Decimal.auto,
     config: Config = None,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Test whether new rows follow the model's conditional distribution, and find where they do not.
 
     The p-value is exact.
     """
-    from localw2 import conditional_test
-    from localw2.apps.cli.model_files import load_model, read_data, select_rows
+    from localw2 import Nearest, Weighted, conditional_test
+    from localw2.apps.cli.model_files import load_model, parse_delta, select_rows
 
-    loaded = load_model(model)
-    rows = select_rows(loaded, read_data(data, decimal), features, target, drop_missing)
-    balls, norm = choose_balls(loaded.estimator, rows.X, delta)
+    rows = select_rows(load_model(model), data, decimal, features, target, drop_missing)
+    estimator = rows.model.estimator
+    balls = getattr(estimator, "delta_", "auto") if delta in (None, "auto") else parse_delta(str(delta))
+    norm = getattr(estimator, "norm_", None)
+    if norm is None and isinstance(balls, Nearest):
+        norm = Weighted.standardised(rows.X)
     result = conditional_test(
         rows.X,
-        rows.outputs,
-        loaded.estimator,
-        balls,
+        rows.y,
+        estimator,
+        None if balls == math.inf else balls,
         norm=norm,
         n_permutations=permutations,
         level=level,
         random_state=seed,
     )
-    found = {
-        "model": model,
-        "data": rows.table.source,
-        "pvalue": result.pvalue,
-        "statistic": result.statistic,
-        "level": result.level,
-        "reject": result.reject,
-        "valid": result.valid,
-        "verdict": result.verdict,
-        "notes": result.notes,
-        "seen_share": result.seen_share,
-        "balls": {
-            "row": rows.number[result.centers],
-            "size": result.ball_sizes,
-            "statistic": result.ball_statistics,
-            "pvalue": result.ball_pvalues,
-        },
-        "settings": collect_settings(context),
+    names = ("pvalue", "statistic", "level", "reject", "valid", "verdict", "notes", "seen_share")
+    found = {"model": model, "data": rows.table.source} | {name: getattr(result, name) for name in names}
+    found["balls"] = {
+        "row": rows.number[result.centers],
+        "size": result.ball_sizes,
+        "statistic": result.ball_statistics,
+        "pvalue": result.ball_pvalues,
     }
-    print_result(found, result.summary(), as_json)
+    print_result(found | {"settings": collect_settings(context)}, result.summary(), as_json)
     if fail_on_reject and result.reject:
         raise typer.Exit(FAILED)
-
-
-def choose_balls(estimator: Any, X: Any, delta: str | None) -> tuple[Any, Any]:
-    """The balls to compare in, and their norm: as given, as in the fit, or else a fifth of the rows each."""
-    import math
-
-    from localw2 import Nearest, Weighted
-    from localw2.apps.cli.model_files import parse_delta
-
-    fitted = getattr(estimator, "delta_", None), getattr(estimator, "norm_", None)
-    balls = fitted[0] if delta in (None, "auto") else parse_delta(str(delta))
-    if not isinstance(balls, Nearest | int | float):
-        balls = Nearest(max(2, len(X) // 5))
-    if isinstance(balls, Nearest):
-        return Nearest(min(balls.k, len(X))), fitted[1] or Weighted.standardised(X)
-    return (None if math.isinf(balls) else balls), fitted[1]

@@ -7,14 +7,7 @@ from typing import Annotated
 
 import typer
 
-
-class Decimal(StrEnum):
-    """How decimal numbers are written in a CSV file."""
-
-    auto = "auto"
-    point = "point"
-    comma = "comma"
-
+Decimal = StrEnum("Decimal", ["auto", "point", "comma"])
 
 Model = Annotated[
     str, typer.Argument(metavar="MODEL", help="A model written by `localw2 fit` or by `save` in Python.")
@@ -26,6 +19,10 @@ Features = Annotated[
 ]
 Target = Annotated[
     str | None, typer.Option(metavar="COL[,COL2]", help="Columns of DATA that hold the observed outputs.")
+]
+Keep = Annotated[
+    str | None,
+    typer.Option(metavar="A,B", help="Columns of DATA to copy into the result, such as an identifier."),
 ]
 DropMissing = Annotated[
     bool, typer.Option("--drop-missing", help="Drop rows with a missing value in any column used.")

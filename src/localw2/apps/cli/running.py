@@ -55,7 +55,7 @@ def fail(message: str, as_json: bool = False) -> NoReturn:
     """Exit with a message, which also goes to standard output if a program reads it."""
     if os.environ.get(TRACEBACK):
         traceback.print_exc()
-    typer.echo(f"{typer.style('error:', fg='red', bold=True)} {message}", err=True)
+    note(f"{typer.style('error:', fg='red', bold=True)} {message}")
     if as_json:
         typer.echo(json.dumps({"error": message}))
     raise typer.Exit(FAILED) from None
@@ -63,9 +63,12 @@ def fail(message: str, as_json: bool = False) -> NoReturn:
 
 def describe_error(error: Exception) -> str:
     """Put an exception into words for the user."""
+    if isinstance(error, FileNotFoundError) and error.filename is not None:
+        path = Path(os.fsdecode(error.filename))
+        siblings = sorted(os.listdir(path.parent)) if path.parent.is_dir() else []
+        return f"{path}: no such file or directory. {suggest(path.name, siblings)}".strip()
     if isinstance(error, OSError) and error.filename is not None:
-        text = f"{error.filename}: {(error.strerror or str(error)).lower()}."
-        return f"{text} {_suggest_file(error.filename)}" if isinstance(error, FileNotFoundError) else text
+        return f"{error.filename}: {(error.strerror or str(error)).lower()}."
     if isinstance(error, MemoryError):
         return "there is not enough memory for this. Use fewer rows or draws."
     if isinstance(error, ValueError | OSError | ImportError | FloatingPointError | RuntimeError):
@@ -74,13 +77,6 @@ def describe_error(error: Exception) -> str:
         f"{type(error).__name__}: {error}. This is a bug in localw2, not a mistake of yours; set "
         f"{TRACEBACK}=1 to see where it occurred, and please report it."
     )
-
-
-def _suggest_file(name: Any) -> str:
-    path = Path(os.fsdecode(name))
-    if not path.parent.is_dir():
-        return f"The folder {path.parent} does not exist either."
-    return suggest(path.name, sorted(os.listdir(path.parent)))
 
 
 @contextmanager

@@ -258,9 +258,10 @@ class Answers:
         if self.data is not None:
             lows, highs, starts = self.data.X.min(0), self.data.X.max(0), np.median(self.data.X, axis=0)
         else:
-            # Without rows, the means and scales of the training data are the best guess, if the fit has them.
-            starts = np.asarray(getattr(self.model, "x_mean_", np.zeros(len(self.names))))
-            reach = 2 * np.asarray(getattr(self.model, "x_scale_", np.ones(len(self.names))))
+            # Without rows, the network's units show where the training data lie.
+            member = getattr(getattr(self.model, "law_", None), "network", None)
+            starts = np.zeros(len(self.names)) if member is None else member.units.x_mean
+            reach = 2 * (np.ones(len(self.names)) if member is None else member.units.x_scale)
             lows, highs = starts - reach, starts + reach
         flat = highs <= lows
         reach = np.maximum(1.0, np.abs(lows))

@@ -13,8 +13,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -34,13 +33,12 @@ _MISSING_WORDS = sorted({form for word in MISSING for form in (word, word.upper(
 # Before version 3.1 the default of pandas was not exact in the last digit; since then the option is gone.
 _IS_EXACT = tuple(map(int, pd.__version__.split(".")[:2])) >= (3, 1)
 _EXACT: dict[str, Any] = {} if _IS_EXACT else {"float_precision": "round_trip"}
-_DELIMITERS = "\t;,"
-_SNIFFED, _INSPECTED = (
-    10,
-    1000,
-)  # rows that tell the delimiter; rows or cells that tell how numbers are written
+_INSPECTED = 1000  # rows that show the delimiter and how numbers are written
 _DECIMAL_COMMA = re.compile(r"\s*[+-]?\d*,\d+([eE][+-]?\d+)?\s*")
 _THOUSANDS = re.compile(r"\s*[+-]?[1-9]\d{0,2},\d{3}\s*")
+# A common grid of times, with missing observations, is used while it has at most this many times as many
+# entries as the median trajectory.
+_LARGEST_GRID = 2.0
 
 
 @final
@@ -63,40 +61,36 @@ class Table:
     source: str
     sha256: str = ""
 
-    @property
-    def names(self) -> list[str]:
-        """The names of the columns."""
-        return list(self.frame.columns)
+    def select(self, names: Sequence[str]) -> Any:
+        """These columns as a frame; for an unknown name a ValueError suggests similar ones."""
+        for name in names:
+            if name not in self.frame.columns:
+                hint = suggest(name, self.frame.columns, "Its columns are")
+                raise ValueError(f"{self.source} has no column {name!r}. {hint}")
+        return self.frame[list(names)]
 
-    @property
-    def n_rows(self) -> int:
-        """The number of rows."""
-        return len(self.frame)
-
-    def column(self, name: str) -> Any:
-        """One column; for an unknown name a ValueError suggests similar ones."""
-        if name not in self.frame.columns:
-            hint = suggest(name, self.names, "Its columns are")
-            raise ValueError(f"{self.source} has no column {name!r}. {hint}")
-        return self.frame[name]
-
-    def features(self, names: Sequence[str]) -> Any:
+    def features(self, names: Sequence[str], numeric: bool = False) -> Any:
         """These columns as a frame with text and missing values, checked for mistakes in numeric columns.
 
         Infinite numbers are refused, and so is a text column in which more than half of the cells are
-        numbers: treated as categorical, a numeric column with a typo would be useless.
+        numbers: treated as categorical, a numeric column with a typo would be useless. With ``numeric``,
+        every text is refused.
         """
-        columns = [self.column(name) for name in names]
-        if self.n_rows == 0:
-            raise ValueError(f"{self.source} has a header but no rows; at least one row is needed.")
-        for name, column in zip(names, columns, strict=True):
-            if is_numeric(column):
-                self._check_finite(name, column)
-            elif is_mostly_numeric(column):
+        for name, column in self.select(names).items():
+            cells = column.dropna()
+            if getattr(cells.dtype, "kind", "O") in "iufb":
+                wrong, reason = cells[np.isinf(cells.to_numpy(np.float64))], "infinite"
+            elif numeric or _is_mostly_numeric(cells):
+                wrong, reason = cells[[not is_number(cell) for cell in cells]], "not a number"
+            else:
+                continue
+            if len(wrong):
+                cell, row = str(wrong.iloc[0])[:60], wrong.index[0] + 1
+                claim = "must be numeric" if numeric else "is mostly numeric"
+                hint = " If its comma is a decimal comma, add --decimal comma." if "," in cell else ""
                 raise ValueError(
-                    f"column {name!r} of {self.source} is mostly numeric, but {self._describe_cell(column)} "
-                    "Correct the cell or leave the column out. If its values are categories, begin each "
-                    "with a letter."
+                    f"column {name!r} of {self.source} {claim}, but {cell!r} in row {row} is {reason}.{hint} "
+                    "Correct the cell or leave the column out; categories must begin with a letter."
                 )
         return self.frame[list(names)]
 
@@ -105,82 +99,37 @@ class Table:
 
         With ``missing``, missing values are allowed, as NaN.
         """
-        for name in names:
-            if not is_numeric(column := self.column(name)) and self.n_rows:
-                raise ValueError(
-                    f"column {name!r} of {self.source} must be numeric, but {self._describe_cell(column)} "
-                    "Correct the cell, leave the column out, or encode it as numbers."
-                )
-        frame = self.features(names)
-        values = np.column_stack([frame[name].to_numpy(np.float64, na_value=np.nan) for name in names])
-        gaps = np.isnan(values)
-        if gaps.any() and not missing:
-            rows = gaps.any(1)
-            few = ", ".join(name for name, hit in zip(names, gaps.any(0), strict=True) if hit)
+        frame = self.features(names, numeric=True)
+        values: Array = np.ascontiguousarray(frame.to_numpy(np.float64, na_value=np.nan))
+        empty = frame.isna() | np.isnan(values)
+        if not missing and empty.any(axis=None):
+            rows = frame.index[empty.any(axis=1)]
             raise ValueError(
-                f"{rows.sum()} of {self.n_rows} rows of {self.source} have missing values in {few}, the "
-                f"first of them row {self.frame.index[rows.argmax()] + 1}. Add --drop-missing to leave these "
-                "rows out, or fill them in first."
+                f"{len(rows)} of {len(frame)} rows of {self.source} have missing values in "
+                f"{', '.join(frame.columns[empty.any()])}, the first of them row {rows[0] + 1}. Add "
+                "--drop-missing to leave these rows out, or fill them in first."
             )
         return values
 
-    def _check_finite(self, name: str, column: Any) -> None:
-        infinite = np.isinf(column.to_numpy(np.float64, na_value=np.nan))
-        if infinite.any():
-            row = self.frame.index[infinite.argmax()] + 1
-            raise ValueError(
-                f"column {name!r} of {self.source} is infinite in row {row}; distances to that row are "
-                "undefined. Correct the cell or leave it empty."
-            )
 
-    def _describe_cell(self, column: Any) -> str:
-        """Say which cell of a text column is not a number, and what may help."""
-        row, cell = next(_text_cells(column), (column.index[0], column.iloc[0]))
-        hint = ""
-        if "," in str(cell) and parse_number(str(cell).replace(",", "")) is not None:
-            hint = (
-                " If its comma is a decimal comma, add --decimal comma, and use one decimal mark throughout."
-            )
-        return f"{str(cell)[:60]!r} in row {row + 1} is not a number.{hint}"
+def _is_mostly_numeric(cells: Any) -> bool:
+    some = [is_number(str(cell).replace(",", "")) for cell in cells.iloc[:_INSPECTED]]
+    return str(cells.dtype) != "category" and 2 * sum(some) > len(some)
 
 
-def is_numeric(column: Any) -> bool:
-    """Whether a column holds numbers or truth values, or nothing at all."""
-    return getattr(column.dtype, "kind", "O") in "iufb" or bool(column.isna().all())
+def is_number(cell: Any) -> bool:
+    """Whether a cell can be read as a number.
 
-
-def is_mostly_numeric(column: Any) -> bool:
-    """Whether a text column looks like a numeric one in which some cells went wrong.
-
-    >>> is_mostly_numeric(pd.Series(["1", "2", "3?"])), is_mostly_numeric(pd.Series(["red", "4"]))
-    (True, False)
-    """
-    if str(column.dtype) == "category":
-        return False
-    cells = [str(cell).replace(",", "") for cell in column.dropna().iloc[:_INSPECTED]]
-    numbers = sum(parse_number(cell) is not None for cell in cells)
-    return 2 * numbers > len(cells) and next(_text_cells(column), None) is not None
-
-
-def _text_cells(column: Any) -> Iterator[tuple[int, Any]]:
-    return ((row, cell) for row, cell in column.dropna().items() if parse_number(cell) is None)
-
-
-def parse_number(cell: Any) -> float | None:
-    """Read a cell as a number; None if it is not one.
-
-    >>> parse_number(" 1e3"), parse_number("1_000"), parse_number("x")
-    (1000.0, None, None)
+    >>> is_number(" 1e3"), is_number("1_000"), is_number("x")
+    (True, False, False)
     """
     if isinstance(cell, bool) or (isinstance(cell, str) and "_" in cell):
-        return None
+        return False
     try:
-        return float(cell)
+        float(cell)
     except (TypeError, ValueError):
-        return None
-
-
-# --- reading --------------------------------------------------------------------------------------------
+        return False
+    return True
 
 
 def read_table(path: str | os.PathLike[str], decimal: str = "auto") -> Table:
@@ -205,169 +154,131 @@ def read_table(path: str | os.PathLike[str], decimal: str = "auto") -> Table:
         file.seek(0)
         start = file.read(4)
         file.seek(0)
-        if start.startswith(b"PK\3\4"):
-            raise ValueError(f"{source} is a zip or Excel file; save the sheet as CSV and use that.")
-        if start.startswith(b"\x1f\x8b"):
-            raise ValueError(f"{source} is compressed; unpack it first: gunzip -c FILE | localw2 ... -")
-        if start == b"PAR1":
-            return Table(_read_parquet(file, source), source, sha256)
-        encoding = "utf-16" if start[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
         try:
-            return Table(_read_csv(file, encoding, source, decimal), source, sha256)
-        except UnicodeDecodeError as error:
+            if start == b"PAR1":
+                frame = pd.read_parquet(file, engine="pyarrow")
+                # An index with a name was a column of the file; others only number the rows.
+                frame = frame.reset_index(drop=all(label is None for label in frame.index.names))
+            else:
+                encoding = "utf-16" if start[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+                with io.TextIOWrapper(file, encoding, newline="") as text:
+                    frame = _read_csv(text, decimal)
+        except (ValueError, OSError, csv.Error, pd.errors.ParserWarning) as error:
             raise ValueError(
-                f"{source} is not UTF-8 text ({error.reason}: byte {error.object[error.start]:#04x}). Save "
-                "it as UTF-8, for example by: iconv -f latin1 -t utf-8 FILE > NEW."
+                f"{source} cannot be read as a table: {' '.join(str(error).split()).rstrip('.')}. A table is "
+                "a CSV or TSV file in UTF-8 with a header, or a Parquet file. Save an Excel sheet as CSV, "
+                "unpack a compressed file, convert other encodings by iconv, quote cells with delimiters."
             ) from None
+    names = [str(name).strip() or f"column{place}" for place, name in enumerate(frame.columns, 1)]
+    if repeated := [repr(name) for name in dict.fromkeys(names) if names.count(name) > 1]:
+        raise ValueError(f"{source} has more than one column named {', '.join(repeated)}; rename them.")
+    if frame.empty:
+        raise ValueError(f"{source} has a header but no rows; at least one row is needed.")
+    return Table(frame.set_axis(names, axis=1), source, sha256)
 
 
-def _read_csv(file: IO[bytes], encoding: str, source: str, decimal: str) -> Any:
-    try:
-        delimiter, rows = _sniff(file, encoding)
-        names = _read_header(rows, delimiter, source)
-        # Where commas separate the cells, a comma inside a cell is not taken for a decimal comma.
-        commas = decimal == "comma" or (
-            decimal == "auto"
-            and delimiter == ";"
-            and any(
-                _DECIMAL_COMMA.fullmatch(cell) and not _THOUSANDS.fullmatch(cell)
-                for row in rows[1:]
-                for cell in row
-            )
+def _read_csv(text: IO[str], decimal: str) -> Any:
+    delimiter, (header, *rows) = _sniff(text)
+    if header[0].startswith("sep=") or all(map(is_number, header)):
+        raise ValueError(f"its first line is {delimiter.join(header)!r}, not the names of the columns")
+    # Where commas separate the cells, a comma inside a cell is not taken for a decimal comma.
+    commas = decimal == "comma" or (
+        decimal == "auto"
+        and delimiter == ";"
+        and any(
+            _DECIMAL_COMMA.fullmatch(cell) and not _THOUSANDS.fullmatch(cell) for row in rows for cell in row
         )
-        file.seek(0)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", pd.errors.ParserWarning)  # cells beyond the header would be lost
-            frame = pd.read_csv(
-                file,
-                sep=delimiter,
-                decimal="," if commas else ".",
-                encoding=encoding,
-                header=0,
-                names=names,
-                index_col=False,
-                na_values=_MISSING_WORDS,
-                low_memory=False,  # in parts, a column could come as numbers here and as text there
-                **_EXACT,
-            )
-    except (pd.errors.ParserError, pd.errors.ParserWarning, csv.Error) as error:
-        _check_widths(file, encoding, source)
-        reason = " ".join(str(error).split())
-        raise ValueError(
-            f"{source} is not a valid CSV file ({reason}). Look for a quote that is not closed; quotes "
-            "inside a cell must be doubled."
-        ) from None
-    if frame.iloc[:, -1].isna().any():  # short rows are filled up silently
-        _check_widths(file, encoding, source)
-    for name in names:
-        if not is_numeric(frame[name]) and (numbers := _convert(frame[name])) is not None:
-            frame[name] = numbers
-    return frame
+    )
+    text.seek(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pd.errors.ParserWarning)  # cells beyond the header would be lost
+        frame = pd.read_csv(
+            text,
+            sep=delimiter,
+            decimal="," if commas else ".",
+            header=0,
+            names=range(len(header)),
+            index_col=False,
+            na_values=_MISSING_WORDS,
+            low_memory=False,  # in parts, a column could come as numbers here and as text there
+            **_EXACT,
+        )
+    if frame.iloc[:, -1].isna().any():  # pandas fills up short rows silently
+        text.seek(0)
+        reader = csv.reader(text, delimiter=delimiter)
+        for row in reader:
+            if len(row) < len(header) and any(map(str.strip, row)):
+                raise ValueError(
+                    f"line {reader.line_num} has {len(row)} cells, but the header has {len(header)}"
+                )
+    for place, column in frame.items():
+        if getattr(column.dtype, "kind", "O") not in "iufb":
+            frame[place] = _convert(column)
+    return frame.set_axis(header, axis=1)
 
 
-def _sniff(file: IO[bytes], encoding: str) -> tuple[str, list[list[str]]]:
-    """The delimiter that cuts the header into most cells, and the next rows into as many; the first rows."""
-
-    def count_cells(delimiter: str) -> tuple[bool, int]:
-        counts = [len(row) for row in found[delimiter][:_SNIFFED]]
-        return len(set(counts)) == 1 and counts[0] > 1, max(counts[:1], default=0)
-
+def _sniff(text: IO[str]) -> tuple[str, list[list[str]]]:
+    """The delimiter that cuts the first rows into equally many cells, or else the header into most cells."""
     found = {}
-    for delimiter in _DELIMITERS:
-        with _open_text(file, encoding) as text:
-            rows = (row for row in csv.reader(text, delimiter=delimiter) if any(cell.strip() for cell in row))
-            found[delimiter] = list(islice(rows, _INSPECTED))
-    best = max(_DELIMITERS, key=count_cells)
+    for delimiter in "\t;,":
+        text.seek(0)
+        rows = (row for row in csv.reader(text, delimiter=delimiter) if any(map(str.strip, row)))
+        found[delimiter] = list(islice(rows, _INSPECTED))
+        if not found[delimiter]:
+            raise ValueError("it is empty")
+
+    def rate(delimiter: str) -> tuple[bool, int, bool]:
+        widths = [len(row) for row in found[delimiter]]
+        is_even = len(set(widths)) == 1
+        return is_even and widths[0] > 1, widths[0], is_even
+
+    best = max(found, key=rate)
     return best, found[best]
 
 
-@contextmanager
-def _open_text(file: IO[bytes], encoding: str) -> Iterator[IO[str]]:
-    file.seek(0)
-    text = io.TextIOWrapper(file, encoding, newline="")
-    try:
-        yield text
-    finally:
-        text.detach()  # otherwise the file would be closed along with it
-
-
-def _read_header(rows: list[list[str]], delimiter: str, source: str) -> list[str]:
-    """The names in the header, or what is wrong with them; a blank one is named by its position."""
-    if not rows:
-        raise ValueError(f"{source} is empty; it needs a header line with the names of its columns.")
-    cells = rows[0]
-    if cells[0].startswith("sep=") and not any(cells[1:]):
-        raise ValueError(
-            f"the first line of {source} is {delimiter.join(cells)!r}, an instruction to Excel. Remove it; "
-            "the delimiter is detected without it."
-        )
-    if all(parse_number(cell) is not None for cell in cells):
-        raise ValueError(
-            f"the first line of {source} contains only numbers ({', '.join(cells[:4])}), so it is not a "
-            "header. Add a first line with the names of the columns."
-        )
-    return _check_names([cell.strip() or f"column{place}" for place, cell in enumerate(cells, 1)], source)
-
-
-def _check_names(names: list[str], source: str) -> list[str]:
-    if repeated := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
-        shown = ", ".join(repr(name) for name in repeated)
-        raise ValueError(f"{source} has more than one column named {shown}; rename them.")
-    return names
-
-
-def _check_widths(file: IO[bytes], encoding: str, source: str) -> None:
-    """Raise for the first row with more or fewer cells than the header."""
-    delimiter, rows = _sniff(file, encoding)
-    with _open_text(file, encoding) as text:
-        reader = csv.reader(text, delimiter=delimiter)
-        for row in reader:
-            if len(row) != len(rows[0]) and any(cell.strip() for cell in row):
-                raise ValueError(
-                    f"line {reader.line_num} of {source} has {len(row)} cells, but the header has "
-                    f"{len(rows[0])}. Quote cells that contain {delimiter!r}, and leave missing ones empty."
-                )
-
-
 def _convert(column: Any) -> Any:
-    """A column that pandas took for text as numbers, where it is: None if it is not.
+    """A text column as numbers if all its cells are.
 
-    That are integers of many digits, missing values with blanks around them, and decimal points in a file
-    of decimal commas.
+    pandas keeps integers of many digits, missing values with blanks around them, and decimal points in a
+    file of decimal commas as text.
     """
-    values = np.empty(len(column))
-    for place, cell in enumerate(column):
-        number = parse_number(cell)
-        if number is None and not (isinstance(cell, str) and cell.strip().lower() in MISSING):
-            return None
-        values[place] = np.nan if number is None else number
-    return values
+    if not all(is_number(cell) or str(cell).strip().lower() in MISSING for cell in column):
+        return column
+    return np.array([float(cell) if is_number(cell) else np.nan for cell in column])
 
 
-def _read_parquet(file: IO[bytes], source: str) -> Any:
-    arrow = _import_arrow()
-    try:
-        frame = pd.read_parquet(file, engine="pyarrow")
-    except (arrow.ArrowException, OSError) as error:
-        raise ValueError(f"{source} is not a valid Parquet file: {error}") from None
-    # An index with a name was a column of the file; others only number the rows.
-    frame = frame.reset_index(drop=all(name is None for name in frame.index.names))
-    frame.columns = _check_names([str(name) for name in frame.columns], source)
-    for name, column in frame.items():
-        if pd.api.types.infer_dtype(column) == "decimal":
-            frame[name] = column.astype(np.float64)
-    return frame
+def gather_trajectories(table: Table, identity: str, time: str, states: list[str]) -> tuple[Any, Any]:
+    """Arrange a long table as (n, T, d) on a common grid (T,), NaN where nothing was observed.
 
-
-def _import_arrow() -> Any:
-    try:
-        import pyarrow
-    except ImportError:
-        raise ImportError("Parquet needs pyarrow: pip install 'localw2[tables]', or use CSV.") from None
-    return pyarrow
-
-
-# --- writing --------------------------------------------------------------------------------------------
+    Where few times are shared, two lists are returned instead. Rows may come in any order, but each
+    trajectory has at most one row per time.
+    """
+    moments = table.numbers([time])[:, 0]
+    values = table.numbers(states, missing=True)
+    keys = table.select([identity])[identity]
+    if (missing := keys.isna()).any():
+        raise ValueError(
+            f"column {identity!r} of {table.source} is empty in {missing.sum()} rows, the first of them row "
+            f"{keys.index[missing.argmax()] + 1}; it must say which trajectory each row belongs to."
+        )
+    labels, number = np.unique(keys.astype(str).to_numpy(), return_inverse=True)
+    order = np.lexsort((moments, number))
+    again = (np.diff(number[order]) == 0) & (np.diff(moments[order]) == 0)
+    if again.any():
+        row = order[1:][again][0]
+        raise ValueError(
+            f"row {keys.index[row] + 1} of {table.source} is the second with {identity} = {keys.iloc[row]} "
+            f"and {time} = {moments[row]:g}, but a trajectory has one state at a time. Correct the row, or "
+            "use another column as --id."
+        )
+    grid, place = np.unique(moments, return_inverse=True)
+    lengths = np.bincount(number)
+    if len(grid) <= _LARGEST_GRID * np.median(lengths):
+        Y = np.full((len(labels), len(grid), len(states)), np.nan)
+        Y[number, place] = values
+        return Y, grid
+    cuts = np.cumsum(lengths)[:-1]
+    return np.split(values[order], cuts), np.split(moments[order], cuts)
 
 
 def write_table(path: str | os.PathLike[str], columns: Mapping[str, Any]) -> None:
@@ -382,35 +293,29 @@ def write_table(path: str | os.PathLike[str], columns: Mapping[str, Any]) -> Non
     2,
     """
     frame, name = pd.DataFrame(columns), os.fspath(path)
-    if name == "-":
-        _write_csv(frame, sys.stdout, ",")
-        return
     check_format(name)
     ending = Path(name).suffix.lower()
+    # Before Python 3.13, a carriage return is not quoted, which a reader takes for the end of a line.
+    returns = frame.select_dtypes(exclude="number").map(lambda cell: "\r" in str(cell)).any(axis=None)
+    style: dict[str, Any] = {"index": False, "lineterminator": "\n", "sep": "\t" if ending == ".tsv" else ","}
+    style["quoting"] = csv.QUOTE_ALL if returns else csv.QUOTE_MINIMAL
+    if name == "-":
+        frame.to_csv(sys.stdout, **style)
+        return
     with open_replacement(name, "wb" if ending == ".parquet" else "w") as file:
         if ending == ".parquet":
             frame.to_parquet(file, engine="pyarrow", index=False)
         elif ending == ".json":
             file.write(json.dumps(to_plain(frame.to_dict("list"))) + "\n")
         else:
-            _write_csv(frame, file, "\t" if ending == ".tsv" else ",")
+            frame.to_csv(file, **style)
 
 
 def check_format(path: str) -> None:
     """Raise unless a table can be written under this name: better before long work than after it."""
     if path == "-":
         return
-    ending = Path(path).suffix.lower()
-    if ending not in FORMATS:
+    if Path(path).suffix.lower() not in FORMATS:
         raise ValueError(f"{path!r} has no known format; use a name that ends in {', '.join(FORMATS)}, or -.")
-    if ending == ".parquet":
-        _import_arrow()
     if not Path(path).absolute().parent.is_dir():
         raise FileNotFoundError(f"the folder of {path!r} does not exist; create it first.")
-
-
-def _write_csv(frame: Any, file: IO[str], delimiter: str) -> None:
-    # Python does not quote a carriage return, which a reader takes for the end of a line.
-    words = [*frame.columns, *(cell for name in frame for cell in frame[name] if isinstance(cell, str))]
-    quoting = csv.QUOTE_ALL if any("\r" in word for word in words) else csv.QUOTE_MINIMAL
-    frame.to_csv(file, sep=delimiter, index=False, lineterminator="\n", quoting=quoting)

@@ -197,7 +197,9 @@ class RandomCoefficientRegressor(Judged, stored_values.Storable, RegressorMixin,
             seen = stored_values.restore_seen(plain.get("seen_rows"), stored.tensors)
             known = set(stored.tensors) - {"seen_rows"}
             if known not in ({*_LAW}, {*_LAW, *_ERRORS}):
-                raise ValueError(f"it has {sorted(known)}: standard errors come all together or not at all.")
+                raise ValueError(
+                    f"it has {sorted(known)}, but needs {_LAW}, and standard errors all together."
+                )
             arrays = {
                 name: stored_values.sized_array(name, stored.tensors[name], *_shape(name, p))
                 for name in known

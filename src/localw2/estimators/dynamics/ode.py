@@ -14,23 +14,8 @@ from torch import Tensor
 from localw2._validation import Array, as_array, check_count, check_flag
 from localw2.balls.norms import Norm
 from localw2.estimators import settings, stored_values
-from localw2.estimators.dynamics.checks import (
-    check_functions,
-    check_observed,
-    warn_of_coarse_times,
-    warn_of_far_guesses,
-    warn_of_skipped,
-)
+from localw2.estimators.dynamics import checks, storing
 from localw2.estimators.dynamics.parameters import LearnedParameters
-from localw2.estimators.dynamics.storing import (
-    FUNCTIONS,
-    describe_function,
-    hash_function,
-    match_function,
-    restore_laws,
-    restore_ode,
-    store_ode,
-)
 from localw2.estimators.dynamics.trajectories import Rows, Trajectories, near_initial
 from localw2.estimators.judged import JudgedPaths, sketch_paths
 from localw2.losses.discrepancies import Discrepancy, SquaredW2
@@ -206,11 +191,11 @@ class LocalW2ODE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
         settings.check_range(
             data.values, "Y", settings.LARGEST if self.standardize else settings.LARGEST_SINGLE
         )
-        check_observed(data, self.observe)
+        checks.check_observed(data, self.observe)
         device = settings.find_device(self.device)
         observed = np.column_stack([data.number, data.time + data.t0])
         printed = settings.hash_fit(self.get_params(deep=False), data.values, observed)
-        printed += "".join(hash_function(function) for function in (self.field, self.observe))
+        printed += "".join(storing.hash_function(function) for function in (self.field, self.observe))
         seed = settings.seed_fit(self.random_state, printed if self.checkpoint is not None else None)
         generator = torch.Generator().manual_seed(seed)
         dtype = torch.float32 if isinstance(self.field, str) else torch.float64
@@ -227,7 +212,7 @@ class LocalW2ODE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
         x = np.column_stack([rows.number, rows.times, data.initial[rows.number]])
         inputs = torch.tensor(x, dtype=dtype, device=device)
         objective = self._objective(rows, windows, data, inputs)
-        check_functions(paths, inputs, objective, seed)
+        checks.check_functions(paths, inputs, objective, seed)
         done: list[dict[str, Any]] = []
         try:
             fit = train(paths, objective, inputs, self._config(seed, printed), callbacks=(done.append,))
@@ -236,9 +221,9 @@ class LocalW2ODE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
                 self._keep(ode, None, None, data.values.shape[1], seed)
             raise
         self._keep(ode, fit, sketch_paths(Y), data.values.shape[1], seed)
-        warn_of_coarse_times(paths.to("cpu"), inputs.cpu(), seed)
-        warn_of_skipped(fit)
-        warn_of_far_guesses(field, fit)
+        checks.warn_of_coarse_times(paths.to("cpu"), inputs.cpu(), seed)
+        checks.warn_of_skipped(fit)
+        checks.warn_of_far_guesses(field, fit)
         if self.checkpoint is not None and fit.stopped == "all epochs done":
             settings.remove_checkpoints(self.checkpoint)
         return self
@@ -285,13 +270,13 @@ class LocalW2ODE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
         check_is_fitted(self, "model_")
         parameters = self.get_params(deep=False)
         parameters.pop("parameters")  # their laws are stored with the ODE
-        functions = {name: parameters.pop(name) for name in FUNCTIONS}
-        plain, tensors = store_ode(self.model_)
+        functions = {name: parameters.pop(name) for name in storing.FUNCTIONS}
+        plain, tensors = storing.store_ode(self.model_)
         counts, seen = stored_values.store_seen(self.seen_rows_)
         fit, history = stored_values.store_fit(self.fit_) if hasattr(self, "fit_") else (None, {})
         plain |= {
             "parameters": stored_values.store_parameters(parameters),
-            "functions": {name: describe_function(value) for name, value in functions.items()},
+            "functions": {name: storing.describe_function(value) for name, value in functions.items()},
             "t0": self.t0_,
             "n_states": self.n_states_,
             "n_observed": self.n_observed_,
@@ -308,15 +293,15 @@ class LocalW2ODE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
             plain, tensors = stored.settings, stored.tensors
             parameters = stored_values.restore_parameters(plain["parameters"])
             functions = {}
-            for name, given in zip(FUNCTIONS, (field, observe), strict=True):
-                functions[name] = match_function(name, plain["functions"][name], given)
-            laws = restore_laws(plain["laws"])
+            for name, given in zip(storing.FUNCTIONS, (field, observe), strict=True):
+                functions[name] = storing.match_function(name, plain["functions"][name], given)
+            laws = storing.restore_laws(plain["laws"])
             estimator = cls()
             estimator.set_params(**parameters, **functions, parameters=laws)
             estimator._check_settings()
             estimator._config(0, "")
             d, t0 = stored_values.whole_number(plain["n_states"]), float(plain["t0"])
-            ode = restore_ode(plain, tensors, parameters, functions["field"], laws, d, t0)
+            ode = storing.restore_ode(plain, tensors, parameters, functions["field"], laws, d, t0)
             fit = None if plain["fit"] is None else stored_values.restore_fit(ode, plain["fit"], tensors)
             seen = stored_values.restore_seen(plain.get("seen_rows"), tensors)
             n_observed, seed = (

@@ -122,6 +122,14 @@ def _shuffle(n: int, seed: int) -> Array:
 
 def _learn_plain(recipe: Recipe, x: Array, y: Array) -> tuple[ConditionalLaw, TrainedNetwork]:
     """The law of rows that are all fitted, not calibrated."""
+    config = recipe.network.config(  # first: it checks the settings of training
+        seed=recipe.seed,
+        progress=recipe.verbose,
+        checkpoint=recipe.checkpoint,
+        resume=recipe.checkpoint is not None,
+        history=recipe.history,
+        fingerprint=recipe.fingerprint,
+    )
     fitted = cross_fit(
         recipe.base,
         x,
@@ -131,14 +139,6 @@ def _learn_plain(recipe: Recipe, x: Array, y: Array) -> tuple[ConditionalLaw, Tr
         recipe.chosen_base,
         shift=recipe.network.standardize,
         with_relevance=recipe.asks_for_relevance,
-    )
-    config = recipe.network.config(
-        seed=recipe.seed,
-        progress=recipe.verbose,
-        checkpoint=recipe.checkpoint,
-        resume=recipe.checkpoint is not None,
-        history=recipe.history,
-        fingerprint=recipe.fingerprint,
     )
     trained = recipe.network.learn(
         x, y, fitted, recipe.outcomes, recipe.delta, recipe.norm, recipe.device, config

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from localw2._validation import Array
 from localw2.estimators.regression.mean import FoldedMean
+from localw2.estimators.regression.member import PREDICTION_DRAWS
 from localw2.estimators.regression.network import NetworkMember, Units
 from localw2.estimators.regression.outcomes import Outcomes, Rounding
 from localw2.estimators.stored_values import restore_network, sized_array, text, whole_number
@@ -97,24 +98,21 @@ class ConditionalLaw:
         if len(self.members) == 1:
             yield from self.members[0].common_draws(x)
             return
+        ends = np.round(np.cumsum(self.weights) * PREDICTION_DRAWS).astype(int)
+        half = PREDICTION_DRAWS // 2
+        pairs = np.random.default_rng(0).permutation(
+            half
+        )  # draws i and i + half, whose noise may be z and -z
+        order = np.stack([pairs, pairs + half], 1).ravel()
         for parts in zip(*(member.common_draws(x) for member in self.members), strict=True):
-            rows, total = parts[0][0], len(parts[0][1])
-            ends = np.round(np.cumsum(self.weights) * total).astype(int)
             counts = np.diff(ends, prepend=0)
-            # Evenly spread over a member's draws, whose pairs z and -z lie half of them apart.
-            yield (
-                rows,
-                np.concatenate(
-                    [
-                        draws[np.arange(count) * total // max(count, 1)]
-                        for (_, draws), count in zip(parts, counts, strict=True)
-                    ]
-                ),
-            )
+            chosen = [draws[order[:count]] for (_, draws), count in zip(parts, counts, strict=True)]
+            yield parts[0][0], np.concatenate(chosen)
 
     def to_stored(self) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Any]]:
         """Plain settings, tensors and scikit-learn regressors that ``from_stored`` takes."""
-        member = self.network
+        (member,) = self.members
+        assert isinstance(member, NetworkMember)
         columns, mean, net, units = self.columns, self.mean, member.net, member.units
         regressors = {f"fold{i:04d}": model for i, model in enumerate(mean.models)}
         if columns.encoder is not None:
@@ -131,7 +129,7 @@ class ConditionalLaw:
             "network": {
                 "width": net.random_layers()[0].mean.shape[1],
                 "depth": len(net.layers) - 1,
-                "residual": net.residual,
+                "residual": bool(net.residual),
                 "activation": net.activation,
             },
         }
@@ -152,7 +150,7 @@ class ConditionalLaw:
     def from_stored(
         cls, settings: dict[str, Any], tensors: dict[str, Tensor], regressors: dict[str, Any]
     ) -> ConditionalLaw:
-        """The law that ``to_stored`` described; ValueError if the parts do not fit together."""
+        """The law that ``to_stored`` described; an error if the parts do not fit together."""
         models = dict(regressors)
         d = whole_number(settings["n_outputs"])
         columns = Columns.from_stored(

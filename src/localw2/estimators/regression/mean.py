@@ -21,7 +21,7 @@ from sklearn.utils import get_tags
 from localw2._validation import Array
 from localw2.balls.lazy import MANY_ROWS
 from localw2.balls.spread import local_spread, rough_balls
-from localw2.estimators.regression.kernel_mean import tune_kernel
+from localw2.estimators.regression.kernel_mean import KernelMean, tune_kernel
 
 if TYPE_CHECKING:
     from localw2.balls.neighborhoods import Neighborhoods
@@ -130,17 +130,27 @@ def candidates(n: int, x: Array, y: Array, seed: int, only: str | None = None) -
     found: dict[str, Any] = {"ridge": make_pipeline(StandardScaler(), RidgeCV(_ALPHAS))}
     for degree, most in _MOST_COLUMNS.items():
         if p <= most and n >= 10 * degree:
-            powers = PolynomialFeatures(degree, include_bias=False)
-            found[f"ridge of degree {degree}"] = make_pipeline(
-                StandardScaler(), powers, StandardScaler(), RidgeCV(_ALPHAS)
-            )
+            found[f"ridge of degree {degree}"] = _make_polynomial(degree)
     if n >= 60:
-        for name, settings in (("boosting", {}), ("fine boosting", _FINE)):
-            trees = HistGradientBoostingRegressor(random_state=seed, **settings)
-            found[name] = trees if d == 1 else MultiOutputRegressor(trees)
+        found |= {"boosting": _make_trees(d, seed), "fine boosting": _make_trees(d, seed, **_FINE)}
     if only in (None, "kernel") and 20 <= n <= _KERNEL_ROWS and p <= _KERNEL_COLUMNS:
         found["kernel"] = tune_kernel(x, y, seed)
     return {only: found[only]} if only in found else found
+
+
+def list_kinds(d: int) -> list[Any]:
+    """One regressor of every kind that ``candidates`` can give for d outputs."""
+    return [DummyRegressor(), _make_polynomial(2), _make_trees(d, 0), KernelMean()]
+
+
+def _make_polynomial(degree: int) -> Pipeline:
+    powers = PolynomialFeatures(degree, include_bias=False)
+    return make_pipeline(StandardScaler(), powers, StandardScaler(), RidgeCV(_ALPHAS))
+
+
+def _make_trees(d: int, seed: int, **settings: Any) -> Any:
+    trees = HistGradientBoostingRegressor(random_state=seed, **settings)
+    return trees if d == 1 else MultiOutputRegressor(trees)
 
 
 def fold_base(

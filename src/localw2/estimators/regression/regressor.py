@@ -18,12 +18,13 @@ from localw2.estimators.judged import Judged
 from localw2.estimators.regression.balls import ChosenBalls
 from localw2.estimators.regression.fitting import Recipe, learn
 from localw2.estimators.regression.law import ConditionalLaw
+from localw2.estimators.regression.mean import list_kinds
 from localw2.estimators.regression.network import Network
 from localw2.estimators.regression.outcomes import Outcomes
 from localw2.estimators.tables import Columns, read_rows, read_table
 from localw2.judging.seen_rows import SeenRows
 from localw2.storage.model_file import Stored
-from localw2.storage.regressors import check_storable
+from localw2.storage.regressors import check_bases_storable, check_storable
 
 if TYPE_CHECKING:
     from localw2.estimators.regression.balls import RowPlan
@@ -218,7 +219,8 @@ class LocalW2Regressor(Judged, stored_values.Storable, RegressorMixin, BaseEstim
         An integral over draws of omega that are common to all rows, from a stored seed: a row's prediction is
         always the same, whatever rows come with it.
         """
-        mean, variance = self.law_.moments(self.encode(X))
+        x = self.encode(X)
+        mean, variance = self.law_.moments(x)
         return (self._shaped(mean), self._shaped(np.sqrt(variance))) if return_std else self._shaped(mean)
 
     def sample(self, X: Any, n_samples: int = 1, random_state: Any = None) -> Array:
@@ -231,7 +233,8 @@ class LocalW2Regressor(Judged, stored_values.Storable, RegressorMixin, BaseEstim
 
         They come from the same common draws as ``predict`` and increase with q. They are never calibrated.
         """
-        return self._shaped(self.law_.quantiles(self.encode(X), settings.check_levels(q)))
+        x, levels = self.encode(X), settings.check_levels(q)
+        return self._shaped(self.law_.quantiles(x, levels))
 
     def predict_interval(self, X: Any, coverage: float = 0.9, joint: bool = False) -> tuple[Array, Array]:
         """The central prediction interval of probability ``coverage``: its lower and upper ends.
@@ -303,6 +306,8 @@ class LocalW2Regressor(Judged, stored_values.Storable, RegressorMixin, BaseEstim
             raise ValueError(f"there are {n_models} base models for base={parameters['base']!r}.")
         estimator = cls()
         estimator.set_params(**parameters)
+        if any(parameters[name] != value for name, value in plain.get("network", {}).items()):
+            raise ValueError("its network is not the one that its parameters describe.")
         law = ConditionalLaw.from_stored(plain, tensors, regressors)
         d = len(law.outcomes.lower)
         estimator._keep(
@@ -323,7 +328,7 @@ class LocalW2Regressor(Judged, stored_values.Storable, RegressorMixin, BaseEstim
         settings.check_files(self.checkpoint, self.history, self.random_state)
         settings.check_norm_setting(self.norm)
         settings.check_delta(self.delta)
-        self._check_base()
+        self._check_base(y.shape[1])
         # Without scales of their own the numbers reach the network's single precision as they are.
         for values, name in ((x, "X"), (y, "y")):
             settings.check_range(
@@ -351,18 +356,21 @@ class LocalW2Regressor(Judged, stored_values.Storable, RegressorMixin, BaseEstim
             history=self.history,
         )
 
-    def _check_base(self) -> None:
-        if self.base is None or (isinstance(self.base, str) and self.base == "auto"):
-            return
+    def _check_base(self, d: int) -> None:
+        """Raise unless the base is a regressor that can be stored, or need not be."""
+        auto = isinstance(self.base, str) and self.base == "auto"
         # An unfitted stack of regressors has predict on its class only.
         methods = [name for name in ("fit", "predict") if hasattr(type(self.base), name)]
-        if isinstance(self.base, type) or len(methods) < 2:
+        if not (self.base is None or auto) and (isinstance(self.base, type) or len(methods) < 2):
             raise ValueError(
                 f"base={self.base!r} is not a regressor; give 'auto', None or an instance such as Ridge()."
             )
-        if self.storable:
+        if self.storable and self.base is not None:
             try:
-                check_storable(self.base)
+                if auto:
+                    check_bases_storable(list_kinds(d))
+                else:
+                    check_storable(self.base)
             except ValueError as error:
                 raise ValueError(
                     f"This fit could not be saved: {error} Choose another base, or give storable=False "

@@ -34,6 +34,8 @@ ENOUGH_DRAWS = 40  # from this many on, the draws that define regions are not us
 REGION_DRAWS = 50  # at most about this many draws per row define regions
 MAX_PAIRS = 45  # pairs of outputs whose dependence is tested; a random subset if there are more
 
+Pairs = list[tuple[int, int]]
+
 
 @final
 @dataclass(frozen=True)
@@ -72,9 +74,7 @@ class Group:
     @property
     def where(self) -> str:
         """The rows in words, as in the table."""
-        return (
-            self.by if self.overall else f"{self.by} {'=' if self.low == self.high else 'in'} {self._values}"
-        )
+        return self.by if self.overall else f"{self.by} {self._values}"
 
     @property
     def where_clause(self) -> str:
@@ -82,11 +82,11 @@ class Group:
         if self.overall:
             return ""
         name = f"the {self.by}" if self.by in PREDICTIONS else self.by
-        return f" where {name} is {'' if self.low == self.high else 'in '}{self._values}"
+        return f" where {name} is {self._values.removeprefix('= ')}"
 
     @property
     def _values(self) -> str:
-        return f"{self.low:.3g}" if self.low == self.high else f"[{self.low:.3g}, {self.high:.3g}]"
+        return f"= {self.low:.3g}" if self.low == self.high else f"in [{self.low:.3g}, {self.high:.3g}]"
 
     def describe(self, test: str, whose: str = "") -> tuple[str, str]:
         """The kind of error that a failed test reveals, and a sentence; ``whose`` says of which output."""
@@ -133,14 +133,10 @@ class RowStatistics:
     joint: Array
 
     @classmethod
-    def of(
-        cls, y: Array, samples: Array, pairs: list[tuple[int, int]], rng: np.random.Generator
-    ) -> RowStatistics:
+    def of(cls, y: Array, samples: Array, pairs: Pairs, rng: np.random.Generator) -> RowStatistics:
         """From y (N, d) and samples (S, N, d), a chunk of rows at a time, to avoid copying all draws."""
-        parts = [
-            _summarize_rows(y[rows], samples[:, rows], pairs, rng)
-            for rows in split_rows(len(y), samples[:, 0].size)
-        ]
+        chunks = split_rows(len(y), samples[:, 0].size)
+        parts = [_summarize_rows(y[rows], samples[:, rows], pairs, rng) for rows in chunks]
         return cls(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
@@ -150,11 +146,12 @@ def split_rows(n: int, numbers_per_row: int) -> Iterator[slice]:
     return (slice(low, low + step) for low in range(0, n, step))
 
 
-def _summarize_rows(
-    y: Array, samples: Array, pairs: list[tuple[int, int]], rng: np.random.Generator
-) -> tuple[Array, ...]:
+def _summarize_rows(y: Array, samples: Array, pairs: Pairs, rng: np.random.Generator) -> tuple[Array, ...]:
     draws = samples.astype(np.float64, copy=False)
-    apart = _choose_region_draws(len(draws))
+    # The draws that define regions: every second, about 50 of many, none of few. They are evenly spaced, so
+    # that draws in ascending order are also split into two equal distributions.
+    step = max(2, len(draws) // REGION_DRAWS)
+    apart = (np.arange(len(draws)) % step == step // 2) & (len(draws) >= ENOUGH_DRAWS)
     rest = draws[~apart]
     together = np.concatenate([y[None], rest])
     centre, width = _compute_moments(draws[apart] if apart.any() else together)
@@ -173,17 +170,7 @@ def _compute_moments(draws: Array) -> tuple[Array, Array]:
     return np.where(equal, draws[0], draws.mean(0)), np.where(equal, 0.0, draws.std(0, ddof=1))
 
 
-def _choose_region_draws(n_samples: int) -> Array:
-    """A mask (S,) of the draws that define regions: every second, about 50 of many, none of few.
-
-    They are evenly spaced, so that draws in ascending order are also split into two equal distributions.
-    """
-    step = max(2, n_samples // REGION_DRAWS)
-    apart: Array = (np.arange(n_samples) % step == step // 2) & (n_samples >= ENOUGH_DRAWS)
-    return apart
-
-
-def choose_pairs(d: int, rng: np.random.Generator) -> list[tuple[int, int]]:
+def choose_pairs(d: int, rng: np.random.Generator) -> Pairs:
     """All pairs of outputs, or a random subset of many."""
     pairs = list(combinations(range(d), 2))
     if len(pairs) <= MAX_PAIRS:
@@ -203,17 +190,15 @@ def check_groups(
     both = np.column_stack([rows.centre, rows.width])
     relevance = [max(_measure_relevance(column, values) for values in both.T) for column in x.T]
     order = [int(i) for i in np.argsort(-np.array(relevance), kind="stable")]
-    scores = ndtri(np.clip(rows.pit, 1e-16, 1 - 1e-16))
     found = []
     for k in range(d):
+        found.append(_test_group(k, ALL_ROWS, np.zeros(1), rows.pit[:, k], coverages))
         cut = list(zip(PREDICTIONS, (rows.centre[:, k], rows.width[:, k]), strict=True))
         cut += [(names[i], x[:, i]) for i in order[:RELEVANT]]
-        found.append(_test_group(k, ALL_ROWS, np.zeros(1), rows.pit[:, k], scores[:, k], coverages))
-        for name, values in cut if n >= FEW_ROWS and n_regions > 1 else []:
+        for name, values in cut if n >= FEW_ROWS else []:
             for region in cut_regions(values, n_regions):
                 if SMALLEST_REGION <= len(region) < n:
-                    columns = values[region], rows.pit[region, k], scores[region, k]
-                    found.append(_test_group(k, name, *columns, coverages))
+                    found.append(_test_group(k, name, values[region], rows.pit[region, k], coverages))
     return found, order
 
 
@@ -237,13 +222,14 @@ def _measure_relevance(column: Array, values: Array) -> float:
     return 1 - (1 - share) * (len(values) - 1) / (len(values) - len(parts))
 
 
-def _test_group(k: int, by: str, values: Array, u: Array, z: Array, coverages: tuple[float, ...]) -> Group:
-    r"""Test one group, given its PIT u (n,) and the normal scores z of u.
+def _test_group(k: int, by: str, values: Array, u: Array, coverages: tuple[float, ...]) -> Group:
+    r"""Test one group of rows, given its PIT u (n,), whose normal scores are z.
 
     If the draws are calibrated, z are independent N(0, 1), so that :math:`\sqrt n \bar z` is N(0, 1) and
     :math:`\sum (z - \bar z)^2` is chi-square with n - 1 degrees of freedom, exactly for every n and S, and
     the two are independent. Kolmogorov-Smirnov on all rows detects any other wrong shape.
     """
+    z = _score_normal(u)
     n, shift = len(z), float(z.mean())
     squares = float(((z - shift) ** 2).sum())
     pvalues = {
@@ -259,6 +245,11 @@ def _test_group(k: int, by: str, values: Array, u: Array, z: Array, coverages: t
     return Group(k, by, *ends, n, shift, spread, tuple(levels), pvalues, {})
 
 
+def _score_normal(u: Array) -> Array:
+    scores: Array = ndtri(np.clip(u, 1e-16, 1 - 1e-16))
+    return scores
+
+
 def exact_share(hits: int, n: int) -> tuple[float, float, float]:
     """A share and its Clopper-Pearson 95 % interval.
 
@@ -270,11 +261,11 @@ def exact_share(hits: int, n: int) -> tuple[float, float, float]:
     return hits / n, low, high
 
 
-def check_pairs(joint: Array, pairs: list[tuple[int, int]]) -> list[Dependence]:
+def check_pairs(joint: Array, pairs: Pairs) -> list[Dependence]:
     """Test the products of two outputs (N, pairs): their mean normal score is 0 if the draws are right."""
     found = []
     for u, pair in zip(joint.T, pairs, strict=True):
-        excess = float(ndtri(np.clip(u, 1e-16, 1 - 1e-16)).mean())
+        excess = float(_score_normal(u).mean())
         found.append(Dependence(pair, excess, float(2 * ndtr(-abs(excess) * np.sqrt(len(u)))), 1.0))
     return found
 
@@ -328,17 +319,14 @@ def measure_skill(
     wanted = BASE_DRAWS if d == 1 else JOINT_DRAWS
     # Without training rows: a common shift gives every row only other rows, each equally often.
     shifts = 1 + rng.choice(n - 1, min(wanted, n - 1), replace=False)[:, None]
-    scores, bases = [], []
+    score, base = own[:, 0].copy(), np.full(n, np.nan)
     for rows in split_rows(n, wanted * d):
         at, part = np.arange(n)[rows], y[rows] / scale
         others = (at + shifts) % n if y_train is None else rng.integers(len(pool), size=(wanted, len(at)))
-        score = own[rows] if d == 1 else energy_score(part, samples[:JOINT_DRAWS, rows] / scale)
-        base = np.full(len(at), np.nan)
-        if len(others) > 1:
-            base = crps(part, pool[others]) if d == 1 else energy_score(part, pool[others] / scale)
-        scores.append(score.ravel())
-        bases.append(base.ravel())
-    score, base = np.concatenate(scores), np.concatenate(bases)
+        if d > 1:
+            score[rows] = energy_score(part, samples[:JOINT_DRAWS, rows] / scale)
+        if len(others) > 1:  # for one output this is the CRPS
+            base[rows] = energy_score(part, pool[others] / scale)
     source = "the other rows of y" if y_train is None else "y_train"
     known = bool(base.mean() > 0)
     ratio = float(score.mean() / base.mean()) if known else math.nan
@@ -355,7 +343,10 @@ def measure_skill(
 def check_inputs(
     x: Array, training: Array | None, delta: float | None, norm: Norm | None, rng: np.random.Generator
 ) -> dict[str, Any]:
-    """Count the training rows near each row, and find rows with few of them or outside all of them."""
+    """Count the training rows near each row, and find rows with few of them or outside all of them.
+
+    Outside is beyond the range of a column, or farther from all training rows than those are apart.
+    """
     reference = x if training is None else training
     kept = reference
     if len(reference) > REFERENCE and x.shape[1] > TREE_COLUMNS:
@@ -364,26 +355,23 @@ def check_inputs(
     norm = in_std if norm is None and delta is None else check_norm(norm)
     among, at, share = norm.embed(kept), norm.embed(x), len(kept) / len(reference)
     if delta is None:
-        places = among[rng.choice(len(among), min(len(among), PLACES), replace=False)]
         rank = min(len(among), 1 + max(1, round(FEW_NEAR * share)))
-        delta = float(np.quantile(_measure_reach(places, among, rank), 0.99))
+        delta = float(np.quantile(_measure_reach(_choose_places(among, rng), among, rank), 0.99))
     delta = check_radius(delta)
     # Without training rows a row must not count itself; a random subset holds it with this probability.
     sizes = np.maximum(_count_near(at, among, delta) / share - (training is None), 0.0)
-    outside = (
-        None if training is None else _find_outside(x, training, in_std.embed(kept), in_std.embed(x), rng)
-    )
+    outside = None
+    if training is not None:
+        outside = ((x < training.min(0)) | (x > training.max(0))).any(1)
+        distinct = np.unique(in_std.embed(kept), axis=0)  # copies would make every new row an outsider
+        if len(distinct) > 1:
+            usual = np.quantile(_measure_reach(_choose_places(distinct, rng), distinct, 2), 0.995)
+            outside |= _measure_reach(in_std.embed(x), distinct, 1) > usual
     return {"delta": delta, "ball_sizes": sizes, "sparse": sizes < FEW_NEAR, "extrapolated": outside}
 
 
-def _find_outside(x: Array, training: Array, among: Array, at: Array, rng: np.random.Generator) -> Array:
-    """Rows beyond the range of a training column, or farther from all training rows than those are apart."""
-    beyond: Array = ((x < training.min(0)) | (x > training.max(0))).any(1)
-    distinct = np.unique(among, axis=0)  # copies, at distance 0, would make every new row an outsider
-    if len(distinct) > 1:
-        places = distinct[rng.choice(len(distinct), min(len(distinct), PLACES), replace=False)]
-        beyond |= _measure_reach(at, distinct, 1) > np.quantile(_measure_reach(places, distinct, 2), 0.995)
-    return beyond
+def _choose_places(rows: Array, rng: np.random.Generator) -> Array:
+    return rows[rng.choice(len(rows), min(len(rows), PLACES), replace=False)]
 
 
 def _measure_reach(at: Array, among: Array, rank: int) -> Array:
@@ -391,11 +379,9 @@ def _measure_reach(at: Array, among: Array, rank: int) -> Array:
     if at.shape[1] <= TREE_COLUMNS:
         nearest: Array = cKDTree(among).query(at, [rank])[0][:, 0]
         return nearest
-    if rank == 1:  # much faster than a partition
-        return np.concatenate([np.sqrt(d.min(1)) for d in _compute_squares(at, among)])
-    return np.concatenate(
-        [np.sqrt(np.partition(d, rank - 1)[:, rank - 1]) for d in _compute_squares(at, among)]
-    )
+    squares = _compute_squares(at, among)
+    last = rank - 1  # the minimum is much faster than a partition
+    return np.concatenate([np.sqrt(np.partition(d, last)[:, last] if last else d.min(1)) for d in squares])
 
 
 def _count_near(at: Array, among: Array, delta: float) -> Array:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import warnings
 from collections.abc import Sequence
@@ -12,45 +11,17 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 from scipy.special import ndtri
 
-from localw2._validation import (
-    Array,
-    as_array,
-    as_rows,
-    check_count,
-    check_probability,
-    seed_from,
-)
-from localw2._wording import align
-from localw2.judging.diagnosis.checks import (
-    ENOUGH_DRAWS,
-    FEW_NEAR,
-    FEW_ROWS,
-    LEVEL,
-    PREDICTIONS,
-    Dependence,
-    Group,
-    RowStatistics,
-    adjust_pvalues,
-    check_groups,
-    check_inputs,
-    check_pairs,
-    choose_pairs,
-    measure_skill,
-    measure_spread,
-)
+from localw2._validation import Array, as_array, as_rows, check_count, check_probability, seed_from
+from localw2._wording import align, to_plain
+from localw2.judging.diagnosis import checks
+from localw2.judging.diagnosis.checks import FEW_NEAR, LEVEL
 from localw2.judging.diagnosis.plots import draw_diagnosis
-from localw2.judging.sampler import (
-    SamplerDraws,
-    as_inputs,
-    encode_rows,
-    find_owner,
-    is_sampler,
-    name_columns,
-)
+from localw2.judging.sampler import SamplerDraws, as_inputs, encode_rows, find_owner, has_table
 from localw2.judging.seen_rows import SeenRows, SeenRowsWarning, judge_seen
 
 if TYPE_CHECKING:
     from localw2.balls.norms import Norm
+    from localw2.judging.diagnosis.checks import Dependence, Group
 
 _MEAN_ADVICE = "Improve the mean (base regressor, inputs), and check for drift since the training data."
 ADVICE = {
@@ -142,7 +113,7 @@ class Diagnosis:
             failed.remove("shape")
         if scattered and "shift" in failed:
             # Regions made from y and few draws together sort extreme y by their sign.
-            knows_y = self.n_samples < ENOUGH_DRAWS and group.by in PREDICTIONS
+            knows_y = self.n_samples < checks.ENOUGH_DRAWS and group.by in checks.PREDICTIONS
             if knows_y or self.n_tests * group.shift_pvalue_at_spread > LEVEL:
                 failed.remove("shift")
         return failed
@@ -178,26 +149,20 @@ class Diagnosis:
         # The usual sum of two normal quantiles: what the strictest of Holm's tests finds four times in five.
         reach = (ndtri(1 - LEVEL / (2 * self.n_tests)) + ndtri(0.8)) / math.sqrt(self.n_rows)
         spread = 100 * math.expm1(reach / math.sqrt(2))
-        visible = (
-            f"an error of {reach:.2g} SD in the mean or {spread:.2g} % in the spread would probably show"
-        )
+        errors = f"an error of {reach:.2g} SD in the mean or {spread:.2g} % in the spread"
         if found:
             lines = [f"Not calibrated. {found[0][1]}.", *(f"{words}." for _, words in found[1:4])]
             lines += [f"table() lists {len(found) - 4} more findings."] if len(found) > 4 else []
             lines += list(dict.fromkeys(ADVICE[kind] for kind, _ in found[:4]))
             if self._unclear_pairs:
-                lines.append(
-                    "The dependence between outputs cannot be judged until each is right on its own."
-                )
-        elif self.n_rows < FEW_ROWS:
-            lines = [f"Too few rows to tell: with {self.n_rows} rows only {visible}."]
+                lines += ["The dependence between outputs cannot be judged until each is right on its own."]
+        elif self.n_rows < checks.FEW_ROWS:
+            lines = [f"Too few rows to tell: with {self.n_rows} rows only {errors} would probably show."]
         else:
-            lines = [f"Calibrated as far as {self.n_rows} rows can tell: {visible}."]
+            lines = [f"Calibrated as far as {self.n_rows} rows can tell: {errors} would probably show."]
         stuck = max(self.constant_draws)
         if found and stuck > 0.01 * self.n_rows:
-            lines.append(
-                f"The spread has collapsed in {stuck} rows: all their draws are equal, but not to y."
-            )
+            lines += [f"The spread has collapsed in {stuck} rows: all their draws are equal, but not to y."]
         return lines + self._describe_skill() + self._describe_inputs()
 
     def _describe_skill(self) -> list[str]:
@@ -239,33 +204,21 @@ class Diagnosis:
 
     def to_dict(self) -> dict[str, Any]:
         """The findings as plain JSON types, without the values of individual rows; None where undefined."""
-        of_rows = {
-            "ball_sizes",
-            "sparse",
-            "extrapolated",
-            "pit",
-            "mean",
-            "std",
-            "residual",
-            "place",
-            "place_name",
-        }
-        found = {name: value for name, value in vars(self).items() if name not in of_rows}
+        of_rows = [name for name, value in vars(self).items() if isinstance(value, np.ndarray)]
+        hidden = {*of_rows, "extrapolated", "place_name"}
+        found = {name: value for name, value in vars(self).items() if name not in hidden}
+        found |= {name: [vars(entry) for entry in found[name]] for name in ("groups", "dependence")}
         found |= {"calibrated": self.calibrated, "verdict": self.verdict}
-        found["ball_size_quantiles"] = np.quantile(self.ball_sizes, [0, 0.25, 0.5, 0.75, 1]).tolist()
-        found["sparse_rows"] = np.flatnonzero(self.sparse).tolist()
+        found["ball_size_quantiles"] = np.quantile(self.ball_sizes, [0, 0.25, 0.5, 0.75, 1])
+        found["sparse_rows"] = np.flatnonzero(self.sparse)
         outside = self.extrapolated
-        found["extrapolated_rows"] = None if outside is None else np.flatnonzero(outside).tolist()
-        return {name: _plain(value) for name, value in found.items()}
+        found["extrapolated_rows"] = None if outside is None else np.flatnonzero(outside)
+        plain: dict[str, Any] = to_plain(found)
+        return plain
 
     def plot(self, output: int = 0, axes: Any = None) -> Any:
         """Draw four panels for one output: PIT, coverage, PIT along an input, spread. Returns the Axes."""
-        k = check_count(output, "output", 0, self.n_outputs - 1)
-        overall = next(group for group in self.groups if group.output == k)
-        title = "Not calibrated" if self.failures else self.verdict[0].split(":")[0]
-        title += f" (output {k})" if self.n_outputs > 1 else ""
-        arrays = self.pit[:, k], np.array(overall.coverage), self.place, self.place_name
-        return draw_diagnosis(*arrays, self.std[:, k], self.residual[:, k], title, axes)
+        return draw_diagnosis(self, check_count(output, "output", 0, self.n_outputs - 1), axes)
 
     def __repr__(self) -> str:
         ratio = ", ".join(f"{value:.3g}" for value in self.spread_ratio)
@@ -322,23 +275,24 @@ def diagnose(
     """
     owner = find_owner(sampler)
     inputs, y = _check_data(encode_rows(owner, x), y)
-    called = _check_names(name_columns(owner, x, names), inputs.shape[1], given=names is not None)
+    called = _name_columns(owner, x, names, inputs.shape[1])
     levels = tuple(check_probability(level, "coverages") for level in np.atleast_1d(coverages).tolist())
     n_regions = check_count(n_regions, "n_regions", 1)
     rng = np.random.default_rng(seed_from(random_state))
     samples = sampler
-    if is_sampler(sampler):
+    if not (isinstance(sampler, list | tuple) or hasattr(sampler, "__array__")):  # not draws already made
         n_samples = check_count(n_samples, "n_samples", 2, why="one draw shows no spread")
         samples = SamplerDraws.of(sampler, as_inputs(owner, x, inputs), y.shape).many(n_samples, rng)
     y, samples = _check_samples(y, samples)
     training = None if x_train is None else _check_training(encode_rows(owner, x_train), inputs, "x_train")
     outputs = None if y_train is None else _check_training(y_train, y, "y_train")
-    _warn_of_seen(inputs, y, _find_seen_rows(owner, training, outputs))
-    (n, d), pairs = y.shape, choose_pairs(y.shape[1], rng)
-    rows = RowStatistics.of(y, samples, pairs, rng)
-    groups, order = check_groups(rows, inputs, called, levels, n_regions)
-    groups, dependence, n_tests = adjust_pvalues(groups, check_pairs(rows.joint, pairs))
-    spreads = [measure_spread(y[:, k] - rows.mean[:, k], rows.std[:, k], len(samples)) for k in range(d)]
+    _warn_of_seen(owner, training, outputs, inputs, y)
+    (n, d), pairs = y.shape, checks.choose_pairs(y.shape[1], rng)
+    rows = checks.RowStatistics.of(y, samples, pairs, rng)
+    groups, order = checks.check_groups(rows, inputs, called, levels, n_regions)
+    groups, dependence, n_tests = checks.adjust_pvalues(groups, checks.check_pairs(rows.joint, pairs))
+    residual = y - rows.mean
+    spreads = [checks.measure_spread(residual[:, k], rows.std[:, k], len(samples)) for k in range(d)]
     return Diagnosis(
         n_rows=n,
         n_samples=len(samples),
@@ -347,16 +301,16 @@ def diagnose(
         dependence=tuple(dependence),
         n_tests=n_tests,
         crps=tuple(rows.crps.mean(0).tolist()),
-        **measure_skill(y, samples, rows.crps, outputs, rng),
+        **checks.measure_skill(y, samples, rows.crps, outputs, rng),
         spread_ratio=tuple(ratio for ratio, _ in spreads),
         spread_interval=tuple(interval for _, interval in spreads),
         constant_draws=tuple(((rows.std == 0) & (rows.mean != y)).sum(0).tolist()),
         delta_given=delta is not None,
-        **check_inputs(inputs, training, delta, norm, rng),
+        **checks.check_inputs(inputs, training, delta, norm, rng),
         pit=rows.pit,
         mean=rows.mean,
         std=rows.std,
-        residual=y - rows.mean,
+        residual=residual,
         place=inputs[:, order[0]],
         place_name=called[order[0]],
     )
@@ -381,12 +335,8 @@ def _check_samples(y: Array, samples: Any) -> tuple[Array, Array]:
         samples = samples[..., 0]
     if samples.shape[1:] != y.shape:
         expected = ", ".join(["S", *map(str, y.shape)])
-        raise ValueError(
-            f"samples has shape {samples.shape} and y {y.shape}; the sample axis comes first, "
-            f"so ({expected}) is expected."
-        )
-    if len(samples) < 2:
-        raise ValueError("samples has 1 draw per row; spread needs at least 2, better 200. Make more draws.")
+        shapes = f"samples has shape {samples.shape} and y {y.shape}"
+        raise ValueError(f"{shapes}; the sample axis comes first, so ({expected}) is expected.")
     return y.reshape(len(y), -1).astype(np.float64), samples.reshape(len(samples), len(y), -1)
 
 
@@ -400,24 +350,25 @@ def _check_training(values: Any, rows: Array, name: str) -> Array:
     return training
 
 
-def _check_names(called: list[str], p: int, given: bool) -> list[str]:
-    if given and len(called) != p:
+def _name_columns(owner: Any, x: Any, names: Any, p: int) -> list[str]:
+    """The names of the p columns that x has once it is encoded."""
+    called = getattr(x, "columns", ()) if names is None else names
+    if has_table(owner):
+        called = owner.columns_.encoded_names(names)
+    if names is not None and len(called) != p:
         raise ValueError(f"names has {len(called)} entries but x has {p} column(s); pass one per column.")
-    return called if len(called) == p else ["x"] if p == 1 else [f"x{i}" for i in range(p)]
+    return list(map(str, called)) if len(called) == p else ["x"] if p == 1 else [f"x{i}" for i in range(p)]
 
 
-def _find_seen_rows(owner: Any, x_train: Array | None, y_train: Array | None) -> SeenRows | None:
-    """The training rows that were passed; otherwise those that the sampler remembers, if any."""
-    if x_train is None or y_train is None:
-        seen = getattr(owner, "seen_rows_", None)
-        return seen if isinstance(seen, SeenRows) else None
-    if len(x_train) != len(y_train):
-        raise ValueError(f"x_train has {len(x_train)} rows and y_train {len(y_train)}; they must be pairs.")
-    return SeenRows.of(x_train, y_train, size=len(x_train))
-
-
-def _warn_of_seen(x: Array, y: Array, seen: SeenRows | None) -> None:
-    share, beyond_chance = (0.0, False) if seen is None else judge_seen(seen, x, y)
+def _warn_of_seen(owner: Any, x_train: Array | None, y_train: Array | None, x: Array, y: Array) -> None:
+    """Compare with the training rows that were passed, or else with those that the sampler remembers."""
+    seen = getattr(owner, "seen_rows_", None)
+    if x_train is not None and y_train is not None:
+        if len(x_train) != len(y_train):
+            n, m = len(x_train), len(y_train)
+            raise ValueError(f"x_train has {n} rows and y_train {m}; they must be pairs.")
+        seen = SeenRows.of(x_train, y_train, size=len(x_train))
+    share, beyond_chance = judge_seen(seen, x, y) if isinstance(seen, SeenRows) else (0.0, False)
     if beyond_chance:
         warnings.warn(
             f"{100 * share:.0f} % of the rows are training rows, on which a fit looks better than it is. "
@@ -425,16 +376,3 @@ def _warn_of_seen(x: Array, y: Array, seen: SeenRows | None) -> None:
             SeenRowsWarning,
             stacklevel=3,
         )
-
-
-def _plain(value: Any) -> Any:
-    """The same value in JSON types."""
-    if dataclasses.is_dataclass(value):
-        return {name: _plain(v) for name, v in vars(value).items()}
-    if isinstance(value, dict):
-        return {name: _plain(v) for name, v in value.items()}
-    if isinstance(value, tuple | list):
-        return [_plain(v) for v in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value

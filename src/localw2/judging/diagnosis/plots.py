@@ -1,21 +1,24 @@
-"""Plots of the checks: the four panels of a diagnosis, and the terms of the error bound."""
+"""The four panels of a diagnosis."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.stats import binom
 
 from localw2._validation import Array
-from localw2.plots import DATA, MODEL, TRUTH, _pyplot
+from localw2.plots import DATA, MODEL, _pyplot
+
+if TYPE_CHECKING:
+    from localw2.judging.diagnosis.diagnose import Diagnosis
 
 # More points would overlap and slow down drawing.
 MAX_POINTS = 2000
 INK = "#444a54"
 
 
-def draw_pit(pit: Array, ax: Any) -> Any:
+def _draw_pit(pit: Array, ax: Any) -> None:
     """Histogram of PIT values (N,), with the band that holds 95 % of the bars if they are uniform."""
     n = len(pit)
     bins = int(np.clip(n // 15, 4, 20))
@@ -27,20 +30,20 @@ def draw_pit(pit: Array, ax: Any) -> Any:
         ax.axhline(level, color=INK, lw=1, ls="--", label=label)
     ax.set(xlim=(0, 1), xlabel="rank of y among its draws (PIT)", ylabel="density")
     ax.set_ylim(0, 1.35 * max(high, counts.max() * bins / n))
-    return _finish(ax, "Are all ranks equally likely?")
+    ax.set_title("Are all ranks equally likely?", fontsize=10.5)
 
 
-def draw_coverage(coverage: Array, ax: Any) -> Any:
+def _draw_coverage(coverage: Array, ax: Any) -> None:
     """Observed against nominal coverage, from (levels, 4): nominal, share, low, high."""
     nominal, share, low, high = coverage.T
     ax.plot([0, 1], [0, 1], color=INK, lw=1, label="calibrated")
     ends = np.clip([share - low, high - share], 0, None)
     ax.errorbar(nominal, share, ends, fmt="o", ms=5, capsize=3, color=MODEL, label="observed, 95 % interval")
     ax.set(xlim=(0, 1.02), ylim=(0, 1.02), xlabel="nominal coverage", ylabel="observed coverage")
-    return _finish(ax, "Do intervals cover as often as they should?")
+    ax.set_title("Do intervals cover as often as they should?", fontsize=10.5)
 
 
-def draw_pit_along(place: Array, pit: Array, name: str, ax: Any) -> Any:
+def _draw_pit_along(place: Array, pit: Array, name: str, ax: Any) -> None:
     """PIT values (N,) against an input or a prediction (N,), with their quantiles in groups of rows."""
     shown = np.linspace(0, len(pit) - 1, min(len(pit), MAX_POINTS)).astype(int)
     ax.plot(place[shown], pit[shown], ".", ms=2.5, color=DATA, alpha=0.5, zorder=1)
@@ -53,10 +56,10 @@ def draw_pit_along(place: Array, pit: Array, name: str, ax: Any) -> Any:
         ax.plot(centre, found, "o-", ms=3, lw=1.5, color=MODEL, label=label, zorder=3)
     ax.set(ylim=(0, 1.22), xlabel=name, ylabel="rank of y among its draws (PIT)")
     ax.set_yticks([0, 0.1, 0.5, 0.9, 1])
-    return _finish(ax, f"Where is it wrong? Along {name}")
+    ax.set_title(f"Where is it wrong? Along {name}", fontsize=10.5)
 
 
-def draw_spread(std: Array, residual: Array, ax: Any) -> Any:
+def _draw_spread(std: Array, residual: Array, ax: Any) -> None:
     """Observed against predicted spread in groups of rows with similar predicted SD (N,)."""
     groups = _group_rows(std)
     predicted = np.array([np.sqrt(np.mean(std[rows] ** 2)) for rows in groups])
@@ -66,84 +69,34 @@ def draw_spread(std: Array, residual: Array, ax: Any) -> Any:
     error = np.array([1.96 * s.std() / np.sqrt(len(s)) / (2 * max(s.mean() ** 0.5, 1e-300)) for s in squares])
     top = 1.08 * max(predicted.max(), (observed + error).max(), 1e-300)
     ax.plot([0, top], [0, top], color=INK, lw=1, label="calibrated")
-    ends = [np.minimum(error, observed), error]
-    ax.errorbar(
-        predicted, observed, ends, fmt="o", ms=5, capsize=3, color=MODEL, label="groups of rows, 95 %"
-    )
+    style = {"fmt": "o", "ms": 5, "capsize": 3, "color": MODEL, "label": "groups of rows, 95 %"}
+    # As lists: matplotlib converts arrays with one element to numbers, about which numpy before 2.4 warns.
+    ax.errorbar(predicted, observed, [np.minimum(error, observed).tolist(), error.tolist()], **style)
     ax.set(xlim=(0, top), ylim=(0, top), xlabel="predicted SD", ylabel="root mean square residual")
-    return _finish(ax, "Is the spread right where it is large?")
+    ax.set_title("Is the spread right where it is large?", fontsize=10.5)
 
 
-def draw_diagnosis(
-    pit: Array,
-    coverage: Array,
-    place: Array,
-    name: str,
-    std: Array,
-    residual: Array,
-    title: str,
-    axes: Any = None,
-) -> Any:
-    """Draw the four panels of a diagnosis, ``coverage`` as for ``draw_coverage``. Returns the Axes."""
+def draw_diagnosis(found: Diagnosis, k: int, axes: Any = None) -> Any:
+    """Draw the four panels of a diagnosis for output k. Returns the Axes."""
     if axes is None:
-        size = {"figsize": (10, 7.6), "layout": "constrained"}
-        figure, axes = _pyplot().subplots(2, 2, **size)
-        figure.suptitle(title, fontsize=12)
+        figure, axes = _pyplot().subplots(2, 2, figsize=(10, 7.6), layout="constrained")
+        title = found.verdict[0].split(":" if found.calibrated else ".")[0]
+        figure.suptitle(title + (f" (output {k})" if found.n_outputs > 1 else ""), fontsize=12)
     axes = np.asarray(axes).ravel()
     if len(axes) != 4:
         raise ValueError(f"axes has {len(axes)} entries; a diagnosis has 4 panels.")
-    draw_pit(pit, axes[0])
-    draw_coverage(coverage, axes[1])
-    draw_pit_along(place, pit, name, axes[2])
-    draw_spread(std, residual, axes[3])
+    overall = next(group for group in found.groups if group.output == k)
+    _draw_pit(found.pit[:, k], axes[0])
+    _draw_coverage(np.array(overall.coverage), axes[1])
+    _draw_pit_along(found.place, found.pit[:, k], found.place_name, axes[2])
+    _draw_spread(found.std[:, k], found.residual[:, k], axes[3])
+    for ax in axes:
+        ax.legend(frameon=False, fontsize=8, loc="best")
+        ax.spines[["top", "right"]].set_visible(False)
     return axes
-
-
-def draw_bound(
-    deltas: Array, terms: dict[str, Array], best: float, constant: str, measured: Any = None, ax: Any = None
-) -> Any:
-    """Draw the bound and its terms (n,) against delta, measured errors on a second axis. Returns the Axes."""
-    if ax is None:
-        _, ax = _pyplot().subplots(figsize=(7.5, 5), layout="constrained")
-    styles = [
-        {"color": MODEL, "lw": 2.5},
-        {"color": MODEL, "lw": 1.2, "ls": "--"},
-        {"color": MODEL, "lw": 1.2, "ls": ":"},
-        {"color": DATA, "lw": 1.2, "ls": "-."},
-    ]
-    for (label, values), style in zip(terms.items(), styles, strict=True):
-        ax.plot(deltas, values, label=label, **style)
-    ax.axvline(best, color=MODEL, lw=0.8, alpha=0.6, label=f"minimum of the bound, $\\delta$ = {best:.2g}")
-    ax.set(xscale="log", yscale="log", xlabel=r"$\delta$", ylabel=f"bound, with C = {constant} assumed")
-    handles, labels = ax.get_legend_handles_labels()
-    if measured is not None:
-        right = ax.twinx()
-        at, errors = (np.asarray(values, dtype=np.float64) for values in measured)
-        if at.shape != errors.shape or at.ndim != 1:
-            raise ValueError(
-                f"measured has shapes {at.shape} and {errors.shape}; pass (deltas, errors), (n,) each."
-            )
-        handles += right.plot(at, errors, "o-", ms=4, lw=1.5, color=TRUTH)
-        labels.append("measured error (right axis)")
-        right.set(yscale="log", ylabel="measured error")
-        right.yaxis.label.set_color(TRUTH)
-        right.spines["top"].set_visible(False)
-    ax.legend(
-        handles, labels, frameon=False, fontsize=8.5, loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2
-    )
-    ax.spines["top"].set_visible(False)
-    ax.set_title("Error bound: a rate, not a certificate", fontsize=11)
-    return ax
 
 
 def _group_rows(values: Array) -> list[Array]:
     """At most 10 groups of rows with similar values, at least 8 rows each where possible."""
     parts = int(np.clip(len(values) // 8, 1, 10))
     return [rows for rows in np.array_split(np.argsort(values, kind="stable"), parts) if len(rows)]
-
-
-def _finish(ax: Any, title: str) -> Any:
-    ax.set_title(title, fontsize=10.5)
-    ax.legend(frameon=False, fontsize=8, loc="best")
-    ax.spines[["top", "right"]].set_visible(False)
-    return ax

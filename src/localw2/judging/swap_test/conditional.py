@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import dataclass, field
 from typing import Any, final
@@ -23,11 +24,10 @@ from localw2.balls.norms import Norm, Weighted, check_norm
 from localw2.balls.ragged import Balls, compact, merge
 from localw2.balls.search import BallSearch, nearest_search, radius_search
 from localw2.judging.sampler import SamplerDraws, as_inputs, encode_rows, find_owner
-from localw2.judging.seen_rows import SeenRows, SeenRowsWarning, judge_seen, sketch_training_rows
-from localw2.judging.swap_test.draws import DependentDrawsWarning
-from localw2.judging.swap_test.pairs import SwapPairs
+from localw2.judging.seen_rows import SeenRows, SeenRowsWarning, judge_seen
+from localw2.judging.swap_test.pairs import DependentDrawsWarning, SwapPairs
 from localw2.judging.swap_test.plots import draw_test
-from localw2.judging.swap_test.statistics import PooledBalls, draw_swaps, max_t, permutation_pvalue
+from localw2.judging.swap_test.statistics import max_t, measure_distances, permutation_pvalue
 
 # Limits on the number of balls, and on edges (ball, row) times columns (directions, times), that hold unless
 # n_centers is given: 999 swaps then take some seconds. Overlapping balls carry the same information: 30 had
@@ -117,11 +117,11 @@ class ConditionalTest:
         """The verdict, the figures behind it and any notes, one line each."""
         sizes = self.ball_sizes
         figures = f"p = {self.pvalue:.4g} from {len(self.null)} swaps (level {self.level:g})"
-        extent = f"{sizes.min()} to {sizes.max()} rows (median {np.median(sizes):.0f})"
-        extent = extent if sizes.min() < sizes.max() else f"{sizes[0]} rows"
+        extent = f"{sizes[0]} rows"
+        if sizes.min() < sizes.max():
+            extent = f"{sizes.min()} to {sizes.max()} rows (median {np.median(sizes):.0f})"
         balls = f"{len(sizes)} {'balls' if len(sizes) > 1 else 'ball'} of {extent}"
-        lines = [self.verdict, figures, balls, *self.notes]
-        return "\n".join(lines)
+        return "\n".join([self.verdict, figures, balls, *self.notes])
 
     def __repr__(self) -> str:
         return f"ConditionalTest(p = {self.pvalue:.4g}: {self.verdict})"
@@ -132,8 +132,7 @@ class ConditionalTest:
         The map shows z against the input if there is one, over the plane if there are two, and otherwise
         against the input along which z varies most. Draws into ``axes`` if given; returns one or two Axes.
         """
-        where = self.center_x, self.ball_statistics, self.rejected_balls, self.ball_limit
-        return draw_test(self.null, self.statistic, self.pvalue, where, axes)
+        return draw_test(self, axes)
 
 
 def conditional_test(
@@ -200,26 +199,31 @@ def conditional_test(
     owner = find_owner(sampler)
     rows, outputs = _check_data(encode_rows(owner, x), y)
     level = check_probability(level, "level")
-    n_permutations = _check_permutations(n_permutations, level)
-    _check_enough(len(rows), level)
-    n_draws = (
-        check_count(n_moment_draws, "n_moment_draws", 2) if check_flag(standardize, "standardize") else 0
-    )
+    n_permutations = check_count(n_permutations, "n_permutations", 1)
+    _warn_of_few(n_permutations, len(rows), level)
+    standardize = check_flag(standardize, "standardize")
+    n_draws = check_count(n_moment_draws, "n_moment_draws", 2) if standardize else 0
     n_directions = check_count(n_directions, "n_directions", 1)
     rng = np.random.default_rng(seed_from(random_state))
     draws = SamplerDraws.of(sampler, as_inputs(owner, x, rows), outputs.shape)
     share, seen = _check_unseen(owner, fitted_on, rows, as_array(y, "y"))
     pairs = SwapPairs.of(outputs, draws, n_draws, n_directions, rng)
     _check_independent(pairs)
-    centers, balls = _find_balls(rows, delta, norm, max_size, n_centers, pairs.n_columns, rng)
+    centers, balls = _find_balls(rows, delta, norm, max_size, n_centers, pairs.y.shape[1], rng)
     distinct, ball_of_center, copies = merge(balls, np.ones(len(centers)))
-    distances = _measure_distances(pairs, distinct, n_permutations, rng)
+    used, local = compact(distinct)
+    swaps = rng.integers(0, 2, (n_permutations + 1, len(used)), dtype=np.uint8).astype(bool)
+    swaps[0] = False
+    distances = measure_distances(pairs.y[used], pairs.yhat[used], local, swaps)
     # Weighted by ball size, the noise of a ball (1/m under the null) counts the same everywhere. Where the
     # density of x varies this had more power than a plain mean (.62 against .55 at an SD 20 % too small, 40
     # runs); where it is uniform neither was clearly better (.70 against .75 at N = 400).
     weights = copies * distinct.sizes
     values = distances @ (weights / weights.sum())
     z, pvalues, limit = max_t(distances, level)
+    notes = pairs.notes
+    if share > 0 and not seen:
+        notes += (f"{100 * share:.3g} % of these rows equal training rows: few, or no more than by chance.",)
     return ConditionalTest(
         pvalue=permutation_pvalue(float(values[0]), values[1:]),
         statistic=float(values[0]),
@@ -235,16 +239,8 @@ def conditional_test(
         seen_share=share,
         seen=seen,
         shared_noise=pairs.shared_noise,
-        notes=pairs.notes + _note_seen(share, seen),
+        notes=notes,
     )
-
-
-def _measure_distances(pairs: SwapPairs, balls: Balls, n: int, rng: np.random.Generator) -> Array:
-    """Squared W2 of every ball as observed, then after each of n random swaps: (n + 1, balls)."""
-    used, local = compact(balls)
-    swaps = draw_swaps(n + 1, len(used), rng)
-    swaps[0] = False
-    return PooledBalls.of(pairs.y[used], pairs.yhat[used], local).distances(swaps)
 
 
 def _check_data(x: Any, y: Any) -> tuple[Array, Array]:
@@ -264,7 +260,13 @@ def _too_few(n_rows: int, level: float) -> bool:
     return 2.0 ** (1 - n_rows) > level
 
 
-def _check_enough(n_rows: int, level: float) -> None:
+def _warn_of_few(n_swaps: int, n_rows: int, level: float) -> None:
+    if 1 / (n_swaps + 1) > level * (1 + 1e-9):
+        warnings.warn(
+            f"n_permutations={n_swaps} gives no p-value below {1 / (n_swaps + 1):.3g}, so nothing can be "
+            f"rejected at level {level:g}. Use at least {math.ceil(1 / level - 1e-9) - 1}, preferably 999.",
+            stacklevel=3,
+        )
     if _too_few(n_rows, level):
         warnings.warn(
             f"{n_rows} rows allow only {2 ** (n_rows - 1)} different swaps, so the exact p-value is at least "
@@ -273,24 +275,33 @@ def _check_enough(n_rows: int, level: float) -> None:
         )
 
 
-def _check_permutations(value: Any, level: float) -> int:
-    n = check_count(value, "n_permutations", 1)
-    if 1 / (n + 1) > level * (1 + 1e-9):
-        warnings.warn(
-            f"n_permutations={n} gives no p-value below {1 / (n + 1):.3g}, so nothing can be rejected at "
-            f"level {level:g}. Use at least {int(np.ceil(1 / level - 1e-9)) - 1}, preferably 999.",
-            stacklevel=3,
-        )
-    return n
+def _sketch_training_rows(owner: Any, pair: Any, x: Array, y: Array) -> tuple[SeenRows, Array, Array]:
+    """The sketch of all training rows, and x and y in the lower precision of the two sets."""
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise ValueError("fitted_on must be a pair (X, y): the rows that the sampler was trained on.")
+    old_x = as_rows(encode_rows(owner, pair[0]), "fitted_on[0]")
+    old_y = as_array(pair[1], "fitted_on[1]", missing=True)
+    if old_y.ndim == 0 or len(old_y) != len(old_x):
+        shapes = f"{len(old_x)} rows of X and y of shape {old_y.shape}"
+        raise ValueError(f"fitted_on has {shapes}; they must be pairs.")
+    matched = []
+    for name, old, new in (("X", old_x, x), ("y", old_y, y)):
+        if old[0].size != new[0].size:
+            raise ValueError(
+                f"a row of {name} has {old[0].size} numbers in fitted_on but {new[0].size} in the test, so "
+                "they cannot be compared. Pass the training rows with the same columns."
+            )
+        coarse = min(old.dtype, new.dtype)
+        matched += [old.astype(coarse), new.astype(coarse)]
+    old_x, x, old_y, y = matched
+    return SeenRows.of(old_x, old_y, size=len(old_x)), x, y
 
 
 def _check_unseen(owner: Any, fitted_on: Any, x: Array, y: Array) -> tuple[float, bool]:
     """The share of rows that equal training rows (NaN if unknown), and whether it is more than chance."""
     seen = getattr(owner, "seen_rows_", None)
     if fitted_on is not None:
-        if isinstance(fitted_on, tuple | list) and len(fitted_on) == 2:
-            fitted_on = encode_rows(owner, fitted_on[0]), fitted_on[1]
-        seen, x, y = sketch_training_rows(fitted_on, x, y)
+        seen, x, y = _sketch_training_rows(owner, fitted_on, x, y)
     if not isinstance(seen, SeenRows):
         return float("nan"), False
     share, beyond_chance = judge_seen(seen, x, y)
@@ -305,10 +316,22 @@ def _check_unseen(owner: Any, fitted_on: Any, x: Array, y: Array) -> tuple[float
     return share, beyond_chance
 
 
-def _note_seen(share: float, beyond_chance: bool) -> tuple[str, ...]:
-    if beyond_chance or not share > 0:  # also if it is NaN
-        return ()
-    return (f"{100 * share:.3g} % of these rows equal training rows: few, or no more than by chance.",)
+def _check_independent(pairs: SwapPairs) -> None:
+    if pairs.shared_noise > SHARED_NOISE:
+        problem = (
+            f"the sampler's draws are not independent between rows: about {pairs.shared_noise:.0f} rows "
+            "share their noise, as when a call uses one omega or one set of weights for all rows. The "
+            "p-value is not valid. Draw independently for every row, as the estimators' sample does."
+        )
+    elif pairs.repeats:
+        problem = (
+            "the sampler's draws repeat: some that should be new equal the draw that is compared with y, as "
+            "happens with a fixed random_state inside the sampler. They were left out of its mean and SD. "
+            "Make new draws in every call, or use the random_state that is passed to sample."
+        )
+    else:
+        return
+    warnings.warn(problem, DependentDrawsWarning, stacklevel=3)
 
 
 def _find_balls(
@@ -323,20 +346,20 @@ def _find_balls(
     """Centres and their balls of at least two rows. Nothing here looks at y, which keeps the test exact."""
     wanted = MOST_CENTERS if n_centers is None else check_count(n_centers, "n_centers", 1)
     max_size = check_count(max_size, "max_size", 2, why="a swap changes nothing in a ball of one row")
+    auto = isinstance(delta, str) and delta == "auto"
+    norm = Weighted.standardised(x) if auto and norm is None else check_norm(norm)
     seed, order = int(rng.integers(2**63)), rng.permutation(len(x))
     if delta is None:
-        check_norm(norm)
         return order[:1], Balls(np.array([len(x)]), np.arange(len(x)))
-    if isinstance(delta, str) and delta == "auto":
-        norm = Weighted.standardised(x) if norm is None else norm
+    if auto:
         share = AUTO_SHARE_OF_ONE_INPUT if x.shape[1] == 1 else AUTO_SHARE
         delta = Nearest(min(max_size, len(x), max(LEAST_AUTO, len(x) // share)))
     search: BallSearch
     if isinstance(delta, Nearest):
         k = check_count(delta.k, "k of Nearest", 2, why="a swap changes nothing in a ball of one row")
-        search = nearest_search(x, min(k, len(x)), check_norm(norm), max_size, seed)
+        search = nearest_search(x, min(k, len(x)), norm, max_size, seed)
     else:
-        search = radius_search(x, check_radius(delta), check_norm(norm), max_size, seed)
+        search = radius_search(x, check_radius(delta), norm, max_size, seed)
     sizes = search.sizes(order[:wanted])
     kept = np.flatnonzero(sizes > 1)
     if len(kept) == 0:
@@ -349,22 +372,3 @@ def _find_balls(
         kept = kept[: max(LEAST_CENTERS, np.count_nonzero(affordable))]
     centers = np.sort(order[kept])
     return centers, Balls.join(list(search.chunks(centers)))
-
-
-def _check_independent(pairs: SwapPairs) -> None:
-    if pairs.shared_noise > SHARED_NOISE:
-        warnings.warn(
-            f"the sampler's draws are not independent between rows: about {pairs.shared_noise:.0f} rows "
-            "share their noise, as when a call uses one omega or one set of weights for all rows. The "
-            "p-value is not valid. Draw independently for every row, as the estimators' sample does.",
-            DependentDrawsWarning,
-            stacklevel=3,
-        )
-    elif pairs.repeats:
-        warnings.warn(
-            "the sampler's draws repeat: some that should be new equal the draw that is compared with y, as "
-            "happens with a fixed random_state inside the sampler. They were left out of its mean and SD. "
-            "Make new draws in every call, or use the random_state that is passed to sample.",
-            DependentDrawsWarning,
-            stacklevel=3,
-        )

@@ -6,13 +6,15 @@ exactness of the test rests on that alone.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
+from scipy import stats
 
 from localw2._validation import Array
-from localw2.judging.swap_test.draws import LEAST_DRAWS, DrawMoments
 
 if TYPE_CHECKING:
     from localw2.judging.sampler import SamplerDraws
@@ -28,6 +30,16 @@ CUT = 3.0
 LEAST_STD = 1e-3
 # A draw that equals y in at least this many distinct values is the data themselves, not chance.
 MANY_VALUES = 20
+# Rows and columns of the draws that are kept to see whether rows share their noise.
+PROBED_ROWS, PROBED_COLUMNS = 1000, 8
+# With fewer draws or rows than these, shared noise cannot be told from chance.
+LEAST_DRAWS, LEAST_ROWS = 10, 20
+# Draws that repeat the pair give a warning only where fewer than this many are expected by chance.
+SURELY_REPEATED = 1e-3
+
+
+class DependentDrawsWarning(UserWarning):
+    """A sampler's draws are not independent, either between rows or between calls."""
 
 
 @final
@@ -51,109 +63,164 @@ class SwapPairs:
     notes: tuple[str, ...] = ()
     repeats: bool = False
 
-    @property
-    def n_columns(self) -> int:
-        """The number of columns compared: directions times time points."""
-        return int(self.y.shape[1])
-
     @classmethod
     def of(
         cls, y: Array, draws: SamplerDraws, n_moment_draws: int, n_directions: int, rng: np.random.Generator
     ) -> SwapPairs:
         """Draw yhat once and standardise both by ``n_moment_draws`` more draws (0: do not standardise)."""
-        shape = (len(y), *{1: (1, 1), 2: (1, y.shape[-1]), 3: y.shape[1:]}[y.ndim])
+        shape = y.shape if y.ndim == 3 else (len(y), 1, y[0].size)
         pairs = np.stack([y.reshape(shape), draws.one(rng).reshape(shape)])
-        times = choose_times(pairs)
-        if len(times) == 0:
-            column = _merge_equal_pairs(pairs)
-            return cls(
-                column, column, notes=("The draw equals y in every row, so there is nothing to swap.",)
-            )
+        # Times at which a swap changes something (not the start), up to rounding, because a start that is
+        # computed in two ways may differ by that much.
+        rounding = 4 * np.finfo(np.float64).eps * np.abs(pairs).max(0)
+        moving = np.flatnonzero((np.abs(pairs[0] - pairs[1]) > rounding).any((0, 2)))
+        if len(moving) == 0:
+            n_values = len(np.unique(pairs[0].reshape(len(y), -1), axis=0))
+            if n_values >= MANY_VALUES:
+                raise ValueError(
+                    f"the sampler's draw equals y in every row ({n_values} distinct values), so there is "
+                    "nothing to swap. Does it return the data? Pass a sampler that makes new draws from x."
+                )
+            column = pairs[0, :, 0, :1]  # for both members, so that every distance is 0
+            note = "The draw equals y in every row, so there is nothing to swap."
+            return cls(column, column, notes=(note,))
+        times = moving[_space_evenly(len(moving), MOST_TIMES)]
         pairs = pairs[:, :, times]
 
         def pick(chunk: Array) -> Array:
             picked: Array = chunk.reshape(-1, *shape)[:, :, times].reshape(len(chunk), len(y), -1)
             return picked
 
+        notes: tuple[str, ...] = ()
         if n_moment_draws == 0:
             # A separate stream, so that probing for shared noise does not change the swaps of a given seed.
-            probed = DrawMoments.of(draws, LEAST_DRAWS, pick, rng.spawn(1)[0])
-            first, second = _project(pairs, n_directions, rng)
-            return cls(first, second, probed.measure_dependence())
-        flat = pairs.reshape(2, len(y), -1)
-        moments = DrawMoments.of(draws, n_moment_draws, pick, rng, flat)
-        pairs = standardize(flat, moments).reshape(pairs.shape)
+            moments = DrawMoments.of(draws, LEAST_DRAWS, pick, rng.spawn(1)[0])
+        else:
+            flat = pairs.reshape(2, len(y), -1)
+            moments = DrawMoments.of(draws, n_moment_draws, pick, rng, flat)
+            flat, notes = _standardize(flat, moments, n_moment_draws)
+            pairs = flat.reshape(pairs.shape)
         first, second = _project(pairs, n_directions, rng)
+        return cls(first, second, moments.shared_noise, notes, moments.repeats)
+
+
+@final
+@dataclass(frozen=True)
+class DrawMoments:
+    """Mean and SD of the draws at every row and column (N, C), and whether the draws are independent.
+
+    ``n_left_out`` of the draws repeated the pair and do not enter the moments; ``repeats`` says that they
+    equal yhat, and that this is not chance. ``shared_noise`` is that of ``SwapPairs``.
+    """
+
+    mean: Array
+    std: Array
+    shared_noise: float
+    n_left_out: int
+    repeats: bool
+
+    @classmethod
+    def of(
+        cls, draws: SamplerDraws, n: int, pick: Callable[[Array], Array], rng: Any, pair: Array | None = None
+    ) -> DrawMoments:
+        """Moments of n draws, none of them kept longer than its chunk; ``pick`` turns a chunk into (s, N, C).
+
+        Draws that equal y or yhat of the ``pair`` (2, N, C) in every row are left out unless chance explains
+        them: a sampler with a fixed seed produces them. Swapping y and yhat does not change which are left
+        out.
+        """
+        # One of the draws is subtracted, so that the SD of identical draws is exactly 0, whatever their size.
+        pivot = pick(draws.one(rng)[None])[0]
+        rows, columns = map(_space_evenly, pivot.shape, (PROBED_ROWS, PROBED_COLUMNS))
+        # Index 0 is for new draws, 1 for those that repeat the pair.
+        count, total, square = np.zeros(2, np.int64), np.zeros((2, *pivot.shape)), np.zeros((2, *pivot.shape))
+        matches, found_yhat, probes = np.zeros(len(pivot)), False, []
+        for chunk in itertools.chain([pivot[None]], map(pick, draws.chunks(n - 1, rng))):
+            repeated = np.zeros(len(chunk), bool)
+            if pair is not None:
+                is_y, is_yhat = ((chunk == member).all(2) for member in pair)
+                repeated = (is_y | is_yhat).all(1)
+                matches += (is_y | is_yhat)[~repeated].sum(0)
+                found_yhat |= bool(is_yhat.all(1).any())
+            part = chunk - pivot
+            for kind, chosen in enumerate((part[~repeated], part[repeated])):
+                count[kind] += len(chosen)
+                total[kind] += chosen.sum(0)
+                square[kind] += (chosen**2).sum(0)
+            probes.append(part[:, rows][..., columns])
+        # About how many of n draws would be repeats by chance, judging by how often rows of the others match.
+        by_chance = n * np.exp(np.log(np.maximum(matches, 0.5) / max(count[0], 1)).sum())
+        all_equal = not square.any()
+        kinds = slice(2 if all_equal or by_chance >= 1 else 1)
+        n_kept, total, square = int(count[kinds].sum()), total[kinds].sum(0), square[kinds].sum(0)
+        variance = square - total**2 / max(n_kept, 1)
+        # Where the pivot itself was left out, the SD of equal draws is rounding error.
+        variance[variance < 1e-14 * square] = 0.0
         return cls(
-            first,
-            second,
-            moments.measure_dependence(),
-            _write_notes(moments, n_moment_draws),
-            moments.repeats,
+            mean=pivot + total / max(n_kept, 1),
+            std=np.sqrt(variance / max(n_kept - 1, 1)),
+            shared_noise=_measure_shared_noise(np.concatenate(probes)),
+            n_left_out=n - n_kept,
+            repeats=found_yhat and bool(by_chance < SURELY_REPEATED) and not all_equal,
         )
 
 
-def choose_times(pairs: Array) -> Array:
-    """At most 16 evenly spaced times of (2, N, T, d) at which a swap changes something (not the start)."""
-    first, second = pairs
-    # Up to rounding, because a start that is computed in two ways may differ by that much.
-    rounding = 4 * np.finfo(np.float64).eps * np.maximum(np.abs(first), np.abs(second))
-    moving = np.flatnonzero((np.abs(first - second) > rounding).any((0, 2)))
-    most = min(len(moving), MOST_TIMES)
-    chosen: Array = moving[np.linspace(0, max(0, len(moving) - 1), most).round().astype(int)]
-    return chosen
+def _measure_shared_noise(probe: Array) -> float:
+    r"""How many rows share the noise of a draw (S, R, C): about 1 if rows are independent, g if g rows do.
+
+    With e the draws standardised in each of the R rows, :math:`\langle e_s, e_t\rangle / R` of two draws
+    has variance 1/R around 0; noise common to g rows makes that g/R, whatever its sign in each row. The
+    result is the largest such factor over the columns, and 1.0 where there are too few draws or rows.
+    """
+    distinct = np.unique(probe.reshape(len(probe), -1), axis=0)
+    if min(LEAST_DRAWS, len(probe) / 2) <= len(distinct) < len(probe):  # repeats are not shared noise
+        probe = distinct.reshape(-1, *probe.shape[1:])
+    n, factors = len(probe), [1.0]
+    if n < LEAST_DRAWS:
+        return 1.0
+    centred = probe - probe.mean(0)
+    spread = np.sqrt((centred**2).sum(0) / (n - 1))
+    for column, std in zip(np.moveaxis(centred, 2, 0), spread.T, strict=True):
+        moving = std > 1e-9 * std.max(initial=0.0)
+        if moving.sum() < LEAST_ROWS:
+            continue
+        e = column[:, moving] / std[moving]
+        products = (e @ e.T / e.shape[1] + 1 / n)[np.triu_indices(n, 1)]  # after centring their mean is -1/n
+        factor = e.shape[1] * float(np.mean(products**2))
+        if stats.chi2.sf(factor * len(products), len(products)) <= 1e-6:  # not by chance
+            factors.append(factor)
+    return max(factors)
 
 
-def _merge_equal_pairs(pairs: Array) -> Array:
-    """One column for both members, so that every distance is 0; an error if the sampler returns the data."""
-    n_values = len(np.unique(pairs[0].reshape(pairs.shape[1], -1), axis=0))
-    if n_values >= MANY_VALUES:
-        raise ValueError(
-            f"the sampler's draw equals y in every row ({n_values} distinct values), so there is nothing to "
-            "swap. Does it return the data? Pass a sampler that makes new draws from x."
-        )
-    column: Array = pairs[0, :, 0, :1]
-    return column
+def _space_evenly(n: int, most: int) -> Array:
+    """At most ``most`` of 0 .. n - 1, evenly spaced."""
+    return np.unique(np.linspace(0, n - 1, min(n, most)).round().astype(np.int64))
 
 
-def standardize(pairs: Array, moments: DrawMoments) -> Array:
-    """Standardise both members of each pair (2, N, C) by the sampler's mean and SD, and clip at 3 SDs.
+def _standardize(pairs: Array, moments: DrawMoments, n_draws: int) -> tuple[Array, tuple[str, ...]]:
+    """Standardise both members of each pair (2, N, C) by the sampler's mean and SD, clip at 3 SDs, add notes.
 
     Columns without spread are only shifted and scaled as a whole: their mean may be yhat itself (a fixed
     seed), and subtracting it would distinguish yhat from y.
     """
-    typical = _typical_std(moments)
+    typical = np.sqrt((moments.std**2).mean(0))
     scale = np.maximum(moments.std, LEAST_STD * typical)
     cut = np.clip((pairs - moments.mean) / np.where(scale > 0, scale, 1.0), -CUT, CUT)
     # This shift and this unit do not change under swaps.
     errors = np.sqrt(((pairs[0] - pairs[1]) ** 2).mean(0))
     raw = (pairs - pairs.mean((0, 1))) / np.where(errors > 0, errors, 1.0)
-    found: Array = np.where(typical > 0, cut, raw)
-    return found
-
-
-def _typical_std(moments: DrawMoments) -> Array:
-    typical: Array = np.sqrt((moments.std**2).mean(0))
-    return typical
-
-
-def _write_notes(moments: DrawMoments, n_draws: int) -> tuple[str, ...]:
-    notes = []
-    if moments.n_left_out:
-        notes.append(
-            f"{moments.n_left_out} of {n_draws} draws for mean and SD repeated the pairs and were left out."
-        )
-    typical = _typical_std(moments)
+    left_out, notes = moments.n_left_out, []
+    if left_out:
+        notes.append(f"{left_out} of {n_draws} draws for mean and SD repeated the pairs and were left out.")
     if (typical == 0).all():
-        few_left = n_draws - moments.n_left_out < 2
         equal = "All draws of the sampler were equal (a point forecast or a fixed seed), so y and yhat were"
-        notes.append(f"{'y and yhat were' if few_left else equal} compared without standardising.")
+        subject = "y and yhat were" if n_draws - left_out < 2 else equal
+        notes.append(f"{subject} compared without standardising.")
     few = int((moments.std < LEAST_STD * typical).any(1).sum())
     if few:
-        notes.append(
-            f"{few} rows have less than {LEAST_STD:g} of the typical spread and were compared on that scale."
-        )
-    return tuple(notes)
+        less = f"less than {LEAST_STD:g} of the typical spread"
+        notes.append(f"{few} rows have {less} and were compared on that scale.")
+    return np.where(typical > 0, cut, raw), tuple(notes)
 
 
 def _project(pairs: Array, n_directions: int, rng: np.random.Generator) -> Array:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -52,7 +52,11 @@ def kernel(file: str, name: str, device: torch.device, defines: tuple[str, ...] 
     source = files("localw2.losses.cuda").joinpath(file).read_text(encoding="utf-8")
     with torch.cuda.device(device):
         major, minor = torch.cuda.get_device_capability()
-        binary = _compile(source, file, [f"--gpu-architecture=sm_{major}{minor}", *_macros(defines)])
+        binary = _compile(
+            source,
+            file,
+            [f"--gpu-architecture=sm_{major}{minor}", *(f"--define-macro={define}" for define in defines)],
+        )
         torch.cuda.current_stream().synchronize()  # makes the device's context current in this thread
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         _check(_driver().cuModuleLoadData(ctypes.byref(module), binary), "load")
@@ -65,14 +69,10 @@ def available(file: str, name: str, device: torch.device, defines: tuple[str, ..
     """Whether a kernel is available; if not, the reason is logged once."""
     try:
         kernel(file, name, device, defines)
-    except (KernelError, OSError, RuntimeError) as error:
+    except (OSError, RuntimeError) as error:
         LOG.warning("%s on %s: the kernel failed, so slower code is used: %s", name, device, error)
         return False
     return True
-
-
-def _macros(defines: Iterable[str]) -> list[str]:
-    return [f"--define-macro={define}" for define in defines]
 
 
 def _compile(source: str, file: str, options: list[str]) -> bytes:
@@ -111,22 +111,19 @@ def _nvrtc() -> ctypes.CDLL:
     found = [*home.glob("lib/libnvrtc*.so*"), *home.parent.glob(f"nvidia/*/lib/libnvrtc.so.{major}*")]
     candidates = [f"libnvrtc.so.{major}", f"nvrtc64_{major}0_0.dll"]
     candidates += [str(path) for path in found if "builtins" not in path.name]
-    for name in candidates:
-        try:
-            return ctypes.CDLL(name)
-        except OSError:
-            continue
-    raise KernelError(f"NVRTC {major} was not found; install it with pip install nvidia-cuda-nvrtc.")
+    return _load(candidates, f"NVRTC {major} was not found; install it with pip install nvidia-cuda-nvrtc.")
 
 
 @cache
 def _driver() -> ctypes.CDLL:
-    for name in ("libcuda.so.1", "nvcuda.dll"):
-        try:
+    return _load(["libcuda.so.1", "nvcuda.dll"], "the CUDA driver library was not found")
+
+
+def _load(names: list[str], failure: str) -> ctypes.CDLL:
+    for name in names:
+        with suppress(OSError):
             return ctypes.CDLL(name)
-        except OSError:
-            continue
-    raise KernelError("the CUDA driver library was not found")
+    raise KernelError(failure)
 
 
 def _check(result: int, doing: str) -> None:

@@ -7,7 +7,6 @@ torch take about fifty, and a small problem spends most of its time on launches 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, final
 
 import torch
@@ -91,37 +90,22 @@ def _rank(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @final
-@dataclass(frozen=True)
-class SortedTarget:
-    """Observed outputs y (B, N, 1) on a graph, sorted inside every ball once and kept."""
-
-    y: Tensor
-    hoods: Neighborhoods
-
-    @cached_property
-    def balls(self) -> DeviceBalls:
-        """The graph on the device of y."""
-        return DeviceBalls.of(self.hoods, self.y.device)
-
-    @cached_property
-    def ascending(self) -> Tensor:
-        """The values of every ball, (B, edges)."""
-        return self.balls.sort(self.y[..., 0])
-
-
-@final
 class DeviceSorted(Match):
-    """d = 1: the k-th smallest values are paired in one kernel, ball by ball; see ``SortedMatch``."""
+    """d = 1: the k-th smallest values are paired in one kernel, ball by ball; see ``SortedMatch``.
 
-    def __init__(self, target: SortedTarget, yhat: Tensor, debiased: bool) -> None:
+    ``ascending`` (B, edges) holds the observed outputs, sorted inside every ball.
+    """
+
+    def __init__(self, balls: DeviceBalls, ascending: Tensor, yhat: Tensor, debiased: bool) -> None:
         draws, batches, n, _ = yhat.shape
-        self._target, self._debiased, self._shape = target, debiased, yhat.shape
+        self._balls, self._ascending = balls, ascending
+        self._debiased, self._shape = debiased, yhat.shape
         self._ordered, self._order, self._ranks = _rank(yhat.detach().reshape(draws * batches, n))
 
     def weigh(self, scale: Tensor, with_y: bool = False) -> tuple[Tensor, Tensor, Tensor | None]:
         """Launch the kernel for the balls of every width; it does not compute the gradient in y."""
         assert not with_y
-        target, balls = self._target, self._target.balls
+        balls = self._balls
         draws, batches, n, _ = self._shape
         factors = (2 * scale / balls.sizes).contiguous()
         values, gradient = torch.empty_like(factors), torch.zeros_like(self._ordered)
@@ -129,7 +113,7 @@ class DeviceSorted(Match):
             launch = kernel(*_KERNEL, scale.device, (_REALS[scale.dtype],))
             for width, chosen in balls.by_width:
                 threads = min(MOST_THREADS, max(32, draws * width // 2))
-                arrays = (self._ranks, self._order, self._ordered, target.ascending, balls.rows)
+                arrays = (self._ranks, self._order, self._ordered, self._ascending, balls.rows)
                 graph = (balls.starts, chosen, factors, values, gradient)
                 numbers = (n, factors.shape[1], draws, width, int(self._debiased))
                 launch((len(chosen), batches), threads, 4 * draws * width, *arrays, *graph, *numbers)
