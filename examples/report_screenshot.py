@@ -12,7 +12,7 @@ from pathlib import Path
 
 from explorer_screenshot import INPUTS, find_chromium, fit_model, read_path
 
-from localw2.apps.report import write_report
+from localw2 import write_report
 
 
 def main() -> None:

@@ -282,7 +282,7 @@ def test_summary_for_people():
         (lambda: Neighborhoods.within(torch.zeros(3, dtype=torch.bfloat16), 1), "bfloat16"),
         (lambda: Neighborhoods.within([1.0, 2.0], 1, "hete"), "norm='hete'"),
         (lambda: Neighborhoods.within([1.0, 2.0], 1, Euclidean), "norm"),
-        (lambda: Neighborhoods.within([1.0, 2.0], 1, Weighted([1.0, 2.0])), "weight"),
+        (lambda: Neighborhoods.within([1.0, 2.0], 1, Weighted([1.0, 2.0])), "column"),
         (lambda: Neighborhoods.within([1.0, 2.0], 1, min_size=0), "min_size=0"),
         (lambda: Neighborhoods.within([1.0, 2.0], 1, min_size=3, max_size=2), "min_size"),
         (lambda: Neighborhoods.within([1.0, 2.0], 1, max_size=1, random_state="x"), "random_state='x'"),

@@ -45,7 +45,7 @@ def test_mahalanobis_from_data_ignores_linear_maps():
         (lambda: Weighted([0.0, 0.0]), "zero"),
         (lambda: Weighted([[1.0]]), "per column"),
         (lambda: Weighted(["a"]), "text"),
-        (lambda: Weighted([1.0, 2.0]).embed(np.ones((3, 3))), r"3 column.*2 weight"),
+        (lambda: Weighted([1.0, 2.0]).embed(np.ones((3, 3))), r"3 column.*2"),
         (lambda: Weighted.from_regression(np.ones((5, 2)), np.ones(4)), "5 rows.*4"),
         (lambda: Weighted.from_regression(np.arange(5.0), np.full(5, 7.0)), "no slope"),
         (lambda: Mahalanobis([[1.0, 0.0]]), "square"),

@@ -94,9 +94,9 @@ class TestLaws:
         ("make", "words"),
         [
             (lambda: Normal(1.0, 0.0), "std=0.0"),
-            (lambda: Normal(float("nan")), "not a finite number"),
+            (lambda: Normal(float("nan")), "finite"),
             (lambda: LogNormal(-1.0), "mean=-1.0"),
-            (lambda: Shared("x"), "not a finite number"),
+            (lambda: Shared("x"), "finite"),
         ],
     )
     def test_bad_guesses(self, make, words):

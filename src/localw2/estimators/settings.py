@@ -84,6 +84,8 @@ def draw_seed(random_state: Any, fingerprint: str | None = None) -> int:
         return int(fingerprint[:15], 16)
     if random_state is None or isinstance(random_state, np.random.Generator):
         return seed_from(random_state)
+    if not isinstance(random_state, np.random.RandomState):
+        seed_from(random_state)  # raises, in our words, for what is no random state
     return seed_from(check_random_state(random_state))
 
 

@@ -184,7 +184,9 @@ def network_settings(
     """
     width, depth = whole_number(parameters["width"]), whole_number(parameters["depth"])
     if parameters["activation"] not in ACTIVATIONS or type(parameters["residual"]) is not bool:
-        raise ValueError(f"activation={parameters['activation']!r} or residual is not known.")
+        raise ValueError(
+            f"activation={parameters['activation']!r}, residual={parameters['residual']!r} is unknown."
+        )
     if len(state) != 3 * (depth + 1):
         raise ValueError(f"there are {len(state)} tensors for a network of depth {depth}.")
     for i, (n_in, n_out) in enumerate(pairwise([n_inputs, *[width] * depth, n_outputs])):

@@ -59,6 +59,11 @@ class Columns:
             [str(j) for j in range(self.n_features)] if self.names is None else [repr(n) for n in self.names]
         )
 
+    @property
+    def categorical(self) -> list[int]:
+        """The numbers of the categorical columns."""
+        return [] if self.encoder is None else _categorical(self.encoder)
+
     def encode(self, X: Any) -> Array:
         """The matrix (N, q) of a frame or an array (N, p) that has these columns."""
         assert self.encoder is not None

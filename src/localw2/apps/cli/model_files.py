@@ -126,7 +126,11 @@ def select_rows(
     """
     from localw2.judging.sampler import has_table
 
-    table = read_table(data, decimal) if isinstance(data, str) else data
+    names = model.columns.get("features", [])
+    columns = getattr(model.estimator, "columns_", None)
+    # A column that was text stays text, even if all of its cells look like numbers here.
+    text = [names[j] for j in columns.categorical] if columns is not None and names else []
+    table = read_table(data, decimal, text) if isinstance(data, str) else data
     inputs = model.choose_columns("features", table, features)
     outputs = model.choose_columns("targets", table, target) if observed else []
     if drop_missing:

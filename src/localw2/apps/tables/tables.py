@@ -90,7 +90,7 @@ class Table:
                 hint = " If its comma is a decimal comma, add --decimal comma." if "," in cell else ""
                 raise ValueError(
                     f"column {name!r} of {self.source} {claim}, but {cell!r} in row {row} is {reason}.{hint} "
-                    "Correct the cell or leave the column out; categories must begin with a letter."
+                    "Correct the cell or leave the column out."
                 )
         return self.frame[list(names)]
 
@@ -132,11 +132,12 @@ def is_number(cell: Any) -> bool:
     return True
 
 
-def read_table(path: str | os.PathLike[str], decimal: str = "auto") -> Table:
+def read_table(path: str | os.PathLike[str], decimal: str = "auto", text: Sequence[str] = ()) -> Table:
     """Read a CSV, TSV or Parquet file, or standard input (``-``).
 
     The delimiter (comma, semicolon or tab) is detected. ``decimal`` is "point", "comma" or "auto", which
-    takes decimal commas in files with semicolons, unless the commas could also separate thousands.
+    takes decimal commas in files with semicolons, unless the commas could also separate thousands. Columns
+    named in ``text`` are categorical: their cells stay as they are written.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -146,7 +147,7 @@ def read_table(path: str | os.PathLike[str], decimal: str = "auto") -> Table:
     ([0.5, nan], ['2024-01-01', '2024-01-02'])
     """
     if decimal not in ("auto", "point", "comma"):
-        raise ValueError(f"decimal={decimal!r} is not known; choose 'auto', 'point' or 'comma'.")
+        raise ValueError(f"decimal={decimal!r} is unknown; choose 'auto', 'point' or 'comma'.")
     name = os.fspath(path)
     source = "standard input" if name == "-" else Path(name).name
     with io.BytesIO(sys.stdin.buffer.read()) if name == "-" else open(name, "rb") as file:
@@ -161,8 +162,8 @@ def read_table(path: str | os.PathLike[str], decimal: str = "auto") -> Table:
                 frame = frame.reset_index(drop=all(label is None for label in frame.index.names))
             else:
                 encoding = "utf-16" if start[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
-                with io.TextIOWrapper(file, encoding, newline="") as text:
-                    frame = _read_csv(text, decimal)
+                with io.TextIOWrapper(file, encoding, newline="") as lines:
+                    frame = _read_csv(lines, decimal, text)
         except (ValueError, OSError, csv.Error, pd.errors.ParserWarning) as error:
             raise ValueError(
                 f"{source} cannot be read as a table: {' '.join(str(error).split()).rstrip('.')}. A table is "
@@ -177,8 +178,8 @@ def read_table(path: str | os.PathLike[str], decimal: str = "auto") -> Table:
     return Table(frame.set_axis(names, axis=1), source, sha256)
 
 
-def _read_csv(text: IO[str], decimal: str) -> Any:
-    delimiter, (header, *rows) = _sniff(text)
+def _read_csv(lines: IO[str], decimal: str, text: Sequence[str]) -> Any:
+    delimiter, (header, *rows) = _sniff(lines)
     if header[0].startswith("sep=") or all(map(is_number, header)):
         raise ValueError(f"its first line is {delimiter.join(header)!r}, not the names of the columns")
     # Where commas separate the cells, a comma inside a cell is not taken for a decimal comma.
@@ -189,30 +190,33 @@ def _read_csv(text: IO[str], decimal: str) -> Any:
             _DECIMAL_COMMA.fullmatch(cell) and not _THOUSANDS.fullmatch(cell) for row in rows for cell in row
         )
     )
-    text.seek(0)
+    lines.seek(0)
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)  # cells beyond the header would be lost
         frame = pd.read_csv(
-            text,
+            lines,
             sep=delimiter,
             decimal="," if commas else ".",
             header=0,
             names=range(len(header)),
             index_col=False,
+            dtype={place: str for place, name in enumerate(header) if name.strip() in text},
             na_values=_MISSING_WORDS,
             low_memory=False,  # in parts, a column could come as numbers here and as text there
             **_EXACT,
         )
     if frame.iloc[:, -1].isna().any():  # pandas fills up short rows silently
-        text.seek(0)
-        reader = csv.reader(text, delimiter=delimiter)
+        lines.seek(0)
+        reader = csv.reader(lines, delimiter=delimiter)
         for row in reader:
             if len(row) < len(header) and any(map(str.strip, row)):
                 raise ValueError(
                     f"line {reader.line_num} has {len(row)} cells, but the header has {len(header)}"
                 )
     for place, column in frame.items():
-        if getattr(column.dtype, "kind", "O") not in "iufb":
+        if header[place].strip() in text:
+            frame[place] = column.astype("category")
+        elif getattr(column.dtype, "kind", "O") not in "iufb":
             frame[place] = _convert(column)
     return frame.set_axis(header, axis=1)
 

@@ -167,15 +167,14 @@ def _calibrate_by_refits(
         try:
             # One after the other, unless a joblib.parallel_config says otherwise; each one as it is done.
             tasks = (delayed(_score_part)(refit, x, y, number, rows) for number, rows in enumerate(parts))
-            found.extend(Parallel(return_as="generator")(tasks))
+            for scores in Parallel(return_as="generator")(tasks):
+                found.append(scores)  # one by one: what is done stays when Ctrl-C comes
         except KeyboardInterrupt:  # the fit itself is whole: only what would follow is given up
             fit = replace(trained.fit, stopped="interrupted in the calibration")
             trained = replace(trained, fit=fit)
     if len(found) < len(parts):
         n_scored = sum(map(len, found))
-        then = (
-            f"they rest on {n_scored} of {len(x)} rows" if found else "predict_interval has plain quantiles"
-        )
+        then = f"they rest on {n_scored} of {len(x)} rows" if found else "predict_interval is uncalibrated"
         warnings.warn(
             f"interrupted before the intervals were calibrated: {then}. With a checkpoint, the same call "
             "continues from here.",

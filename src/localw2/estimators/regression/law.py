@@ -41,6 +41,12 @@ class ConditionalLaw:
     outcomes: Outcomes
     calibration: Calibration | None = None
 
+    def __post_init__(self) -> None:
+        assert self.weights.shape == (len(self.members),)
+        assert (self.weights >= 0).all()
+        assert np.isclose(self.weights.sum(), 1)
+        assert all(m.mean is self.mean for m in self.members if isinstance(m, NetworkMember))
+
     @property
     def network(self) -> NetworkMember:
         """The member that is a network."""
@@ -100,9 +106,8 @@ class ConditionalLaw:
             return
         ends = np.round(np.cumsum(self.weights) * PREDICTION_DRAWS).astype(int)
         half = PREDICTION_DRAWS // 2
-        pairs = np.random.default_rng(0).permutation(
-            half
-        )  # draws i and i + half, whose noise may be z and -z
+        # Draws i and i + half go together: their noise may be z and -z.
+        pairs = np.random.default_rng(0).permutation(half)
         order = np.stack([pairs, pairs + half], 1).ravel()
         for parts in zip(*(member.common_draws(x) for member in self.members), strict=True):
             counts = np.diff(ends, prepend=0)
@@ -111,8 +116,9 @@ class ConditionalLaw:
 
     def to_stored(self) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Any]]:
         """Plain settings, tensors and scikit-learn regressors that ``from_stored`` takes."""
-        (member,) = self.members
-        assert isinstance(member, NetworkMember)
+        member = self.network
+        if len(self.members) > 1:
+            raise ValueError("a pool of several members cannot be stored.")
         columns, mean, net, units = self.columns, self.mean, member.net, member.units
         regressors = {f"fold{i:04d}": model for i, model in enumerate(mean.models)}
         if columns.encoder is not None:

@@ -10,6 +10,17 @@ import numpy as np
 from localw2._validation import Array
 
 PREDICTION_DRAWS = 2000  # draws that means, quantiles and intervals integrate over
+_INTEGRATED = 1 << 19  # draws times rows held at a time
+
+
+def row_blocks(n: int) -> Iterator[slice]:
+    """The rows 0 .. n - 1 in the blocks that all members make common draws in.
+
+    >>> list(row_blocks(300))
+    [slice(0, 262, None), slice(262, 524, None)]
+    """
+    step = max(1, _INTEGRATED // PREDICTION_DRAWS)
+    return (slice(start, start + step) for start in range(0, n, step))
 
 
 class Member(ABC):
@@ -21,7 +32,7 @@ class Member(ABC):
 
     @abstractmethod
     def common_draws(self, x: Array) -> Iterator[tuple[slice, Array]]:
-        """Draws (S, rows, d) with the same randomness at every row and call, some rows at a time.
+        """Draws (S, rows, d) with the same randomness at every row and call, in ``row_blocks``.
 
         A row's draws then do not depend on the rows that come with it. S is ``PREDICTION_DRAWS``.
         """

@@ -14,7 +14,7 @@ from localw2._validation import Array, check_flag
 from localw2.estimators.regression.balls import ChosenBalls, RowPlan, choose_balls, plan_rows
 from localw2.estimators.regression.choice import choose_by_training
 from localw2.estimators.regression.loss import ResidualLoss
-from localw2.estimators.regression.member import PREDICTION_DRAWS, Member
+from localw2.estimators.regression.member import PREDICTION_DRAWS, Member, row_blocks
 from localw2.estimators.regression.outcomes import MATCHED_DRAWS, MATCHED_ROWS, Rounding
 from localw2.models.network import RandomLayer, RandomMLP
 from localw2.training.config import FitConfig
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from localw2.training.config import Fit
 
 FARTHEST = 1e100  # from 0, in the network's units: squares are still numbers
-_INTEGRATED = 1 << 19  # draws times rows held at a time
 _AT_A_TIME = 1 << 11  # draws times rows, so that a layer's values stay in the cache
 _SINGLE_AT_A_TIME = 1 << 13  # the same in single precision, where a call does less
 _MANY_ROWS, _MANY_DRAWS = 100, 1 << 17  # from here on draws are made in single precision,
@@ -56,6 +55,8 @@ class Network:
     def __post_init__(self) -> None:
         for name in ("debiased", "residual", "standardize"):
             check_flag(getattr(self, name), name)
+        # Refuses bad settings before the mean is fitted, which may take long.
+        RandomMLP(1, 1, self.width, self.depth, self.residual, self.activation, generator=torch.Generator())
 
     def config(self, **settings: Any) -> FitConfig:
         """The settings of training, with those given on top."""
@@ -211,9 +212,7 @@ class NetworkMember(Member):
 
     def _centred_draws(self, inputs: Tensor) -> Iterator[tuple[slice, Array]]:
         """Draws around the mean, (S, rows, d), some rows at a time."""
-        step = max(1, _INTEGRATED // PREDICTION_DRAWS)
-        for start in range(0, len(inputs), step):
-            rows = slice(start, start + step)
+        for rows in row_blocks(len(inputs)):
             generator = torch.Generator().manual_seed(self.seed)
             draws = balanced_draws(self.net, inputs[rows], PREDICTION_DRAWS, generator)
             yield rows, draws.numpy() @ self.units.y_factor

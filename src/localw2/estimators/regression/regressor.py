@@ -267,7 +267,7 @@ class LocalW2Regressor(Judged, stored_values.Storable, RegressorMixin, BaseEstim
         return view
 
     def to_stored(self) -> Stored:
-        """Everything that prediction needs: plain plain, tensors and regressors."""
+        """Everything that prediction needs: plain settings, tensors and regressors."""
         check_is_fitted(self, "law_")
         parameters = self.get_params(deep=False)
         plain, tensors, regressors = self.law_.to_stored()
@@ -276,12 +276,14 @@ class LocalW2Regressor(Judged, stored_values.Storable, RegressorMixin, BaseEstim
             regressors["base"], base = base, {"regressor": "base"}
         fit, history = stored_values.store_fit(self.fit_)
         counts, seen = stored_values.store_seen(self.seen_rows_)
+        balls = None
+        if self._chosen is not None:
+            balls = {"delta": self._chosen.balls, "norm": self._chosen.norm}
+            balls = stored_values.store_parameters(balls)
         plain |= {
             "parameters": {"base": base} | stored_values.store_parameters(parameters),
             "y_ndim": self._y_ndim,
-            "balls": {
-                name: stored_values.store_value(name, getattr(self, f"{name}_")) for name in ("delta", "norm")
-            },
+            "balls": balls,
             "fit": fit,
             "seen_rows": counts,
         }
@@ -302,12 +304,10 @@ class LocalW2Regressor(Judged, stored_values.Storable, RegressorMixin, BaseEstim
         elif parameters["base"] not in (None, "auto"):
             raise ValueError(f"base={parameters['base']!r} is unknown.")
         n_models = len(regressors.keys() - {"columns"})
-        if (parameters["base"] is None) != (n_models == 0):
-            raise ValueError(f"there are {n_models} base models for base={parameters['base']!r}.")
+        if (plain["base_name"] == "none") != (n_models == 0):
+            raise ValueError(f"there are {n_models} base models for the base {plain['base_name']!r}.")
         estimator = cls()
         estimator.set_params(**parameters)
-        if any(parameters[name] != value for name, value in plain.get("network", {}).items()):
-            raise ValueError("its network is not the one that its parameters describe.")
         law = ConditionalLaw.from_stored(plain, tensors, regressors)
         d = len(law.outcomes.lower)
         estimator._keep(
@@ -407,11 +407,11 @@ class LocalW2Regressor(Judged, stored_values.Storable, RegressorMixin, BaseEstim
 
 
 def _restore_balls(plain: Any) -> ChosenBalls | None:
-    """The balls that a file names; files of the first release have none."""
-    if plain is None:
+    """The balls that a file names, if it does: a norm of the user's own is not stored."""
+    if plain is None or None in plain.values():
         return None
     delta, norm = (stored_values.restore_object(plain[name]) for name in ("delta", "norm"))
     settings.check_delta(delta)
     if not isinstance(norm, Norm) or isinstance(delta, str | list | tuple):
-        raise ValueError(f"balls={str(plain)[:80]} are not balls.")
+        raise ValueError(f"balls={str(plain)[:80]} must be a radius or Nearest(k), and a norm.")
     return ChosenBalls(delta, norm, "stored")
