@@ -894,3 +894,15 @@ def test_public_names_are_lazy_and_complete():
     assert localw2.metrics.crps is crps
     with pytest.raises(AttributeError, match="no attribute 'LocalW2Regresor'"):
         _ = localw2.LocalW2Regresor
+
+
+def test_a_text_column_stays_text_where_its_cells_look_like_numbers(tmp_path, monkeypatch):
+    """Codes such as 007: in a file of their own they would be read as the number 7, which is another code."""
+    monkeypatch.chdir(tmp_path)
+    codes = ["a", "b", "007"]
+    rows = [f"{codes[i % 3]},{i % 7},{i % 7 + 5 * (i % 3 == 2)}.{i % 10}" for i in range(90)]
+    Path("data.csv").write_text("\n".join(["code,x,y", *rows]) + "\n")
+    run("fit data.csv --target y --out m.lw2 --max-epochs 2")
+    Path("new.csv").write_text("code,x\n007,1\n007,2\n")
+    predicted = found("predict m.lw2 new.csv --json")["columns"]["y_mean"]
+    assert min(predicted) > 5

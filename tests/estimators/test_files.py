@@ -2,8 +2,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.linear_model import Ridge
 
-from localw2 import LocalW2Regressor, RandomCoefficientRegressor, Weighted, load, save
+from localw2 import LocalW2Regressor, Nearest, Norm, RandomCoefficientRegressor, Weighted, load, save
 from localw2.datasets import Linear, Nonlinear
 from localw2.storage.model_file import Stored, write
 
@@ -79,3 +80,22 @@ def test_what_cannot_be_saved_or_loaded_says_so(tmp_path):
         load(tmp_path / "broken")
     with pytest.raises(FileNotFoundError):
         load(tmp_path / "missing")
+
+
+class Doubled(Norm):
+    def _embed(self, x):
+        return 2 * x
+
+
+@pytest.mark.filterwarnings("ignore:norm=")
+@pytest.mark.parametrize("change", [{}, {"width": 30, "base": None}])
+def test_a_file_holds_what_was_fitted_whatever_the_parameters_say_now(tmp_path, change):
+    """A norm of the user's own is left out, and parameters set after the fit do not describe it."""
+    x, y = Nonlinear().sample(60, random_state=0)
+    settings = {"max_epochs": 2, "width": 4, "base": Ridge(), "delta": Nearest(20), "random_state": 0}
+    model = LocalW2Regressor(norm=Doubled(), **settings).fit(x, y).set_params(**change)
+    model.save(tmp_path / "model")
+    loaded = load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict(x), model.predict(x))
+    loaded.save(tmp_path / "again")
+    np.testing.assert_array_equal(load(tmp_path / "again").predict(x), model.predict(x))

@@ -837,3 +837,11 @@ def test_what_auto_may_choose_is_checked_for_storage_before_the_fit(monkeypatch)
     monkeypatch.setattr(regressor, "learn", None)
     with pytest.raises(ValueError, match="storable"):
         LocalW2Regressor().fit(*two_outputs(20))
+
+
+@pytest.mark.parametrize("bad", [{"activation": "step"}, {"width": 0}, {"depth": -1}, {"max_epochs": 0}])
+def test_bad_settings_of_the_network_are_refused_before_the_mean_is_fitted(bad):
+    fits = []
+    with pytest.raises(ValueError, match=next(iter(bad))):
+        LocalW2Regressor(base=Watched(fits), storable=False, **bad).fit(*two_outputs(30))
+    assert fits == []
