@@ -560,7 +560,7 @@ class TestErrors:
             ({"norm": np.eye(2)}, "norm"),
             ({"device": "meta"}, "device"),
             ({"device": "abacus"}, "device"),
-            ({"random_state": "x"}, "seed"),
+            ({"random_state": "x"}, "random_state"),
             ({"base": None, "delta": 1e-9}, "ball"),
         ],
     )
@@ -684,7 +684,7 @@ class TestStored:
             lambda s, t: s.update(seed=1.0),
             lambda s, t: s.update(base_name=3),
             lambda s, t: s["parameters"].update(base="ridge"),
-            lambda s, t: s["parameters"].update(base="auto"),  # without base models
+            lambda s, t: s.update(base_name="ridge"),  # without base models
             lambda s, t: s["parameters"].update(base={"regressor": "other"}),
             lambda s, t: s["network"].update(residual=1),
             lambda s, t: s["network"].update(activation="sin"),

@@ -181,7 +181,7 @@ class Calibration:
         if scores.ndim != 2:
             raise ValueError(f"scores has shape {scores.shape}; expected (rows, outputs).")
         if self.kind not in KINDS:
-            raise ValueError(f"kind={self.kind!r} is not known; it must be one of {KINDS}.")
+            raise ValueError(f"kind={self.kind!r} is unknown; it must be one of {KINDS}.")
         scores.flags.writeable = False
         object.__setattr__(self, "scores", scores)
 

@@ -190,21 +190,18 @@ def _read_csv(lines: IO[str], decimal: str, text: Sequence[str]) -> Any:
             _DECIMAL_COMMA.fullmatch(cell) and not _THOUSANDS.fullmatch(cell) for row in rows for cell in row
         )
     )
+    options: dict[str, Any] = {
+        "sep": delimiter,
+        "header": 0,
+        "names": range(len(header)),
+        "index_col": False,
+        "na_values": _MISSING_WORDS,
+        "low_memory": False,  # in parts, a column could come as numbers here and as text there
+    }
     lines.seek(0)
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)  # cells beyond the header would be lost
-        frame = pd.read_csv(
-            lines,
-            sep=delimiter,
-            decimal="," if commas else ".",
-            header=0,
-            names=range(len(header)),
-            index_col=False,
-            dtype={place: str for place, name in enumerate(header) if name.strip() in text},
-            na_values=_MISSING_WORDS,
-            low_memory=False,  # in parts, a column could come as numbers here and as text there
-            **_EXACT,
-        )
+        frame = pd.read_csv(lines, decimal="," if commas else ".", **options, **_EXACT)
     if frame.iloc[:, -1].isna().any():  # pandas fills up short rows silently
         lines.seek(0)
         reader = csv.reader(lines, delimiter=delimiter)
@@ -213,11 +210,13 @@ def _read_csv(lines: IO[str], decimal: str, text: Sequence[str]) -> Any:
                 raise ValueError(
                     f"line {reader.line_num} has {len(row)} cells, but the header has {len(header)}"
                 )
+    known = [place for place, name in enumerate(header) if name.strip() in text]
+    if written := [place for place in known if frame[place].dtype.kind in "iuf"]:  # codes such as 007
+        lines.seek(0)
+        frame[written] = pd.read_csv(lines, dtype=str, usecols=written, **options)
     for place, column in frame.items():
-        if header[place].strip() in text:
-            frame[place] = column.astype("category")
-        elif getattr(column.dtype, "kind", "O") not in "iufb":
-            frame[place] = _convert(column)
+        if getattr(column.dtype, "kind", "O") not in "iufb":
+            frame[place] = column.astype("category") if place in known else _convert(column)
     return frame.set_axis(header, axis=1)
 
 

@@ -408,9 +408,11 @@ class LocalW2Regressor(Judged, stored_values.Storable, RegressorMixin, BaseEstim
 
 def _restore_balls(plain: Any) -> ChosenBalls | None:
     """The balls that a file names, if it does: a norm of the user's own is not stored."""
-    if plain is None or None in plain.values():
+    if plain is None:
         return None
     delta, norm = (stored_values.restore_object(plain[name]) for name in ("delta", "norm"))
+    if delta is None or norm is None:
+        return None
     settings.check_delta(delta)
     if not isinstance(norm, Norm) or isinstance(delta, str | list | tuple):
         raise ValueError(f"balls={str(plain)[:80]} must be a radius or Nearest(k), and a norm.")
