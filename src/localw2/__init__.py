@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from localw2.apps.report import write_report
+    from localw2.apps.report import report_html, write_report
     from localw2.balls.lazy import LazyNeighborhoods
     from localw2.balls.neighborhoods import Nearest, Neighborhoods
     from localw2.balls.norms import Euclidean, Mahalanobis, Norm, Weighted
@@ -77,6 +77,7 @@ __all__ = [
     "error_bound",
     "load",
     "local_w2",
+    "report_html",
     "save",
     "select_delta",
     "train",
@@ -87,7 +88,7 @@ __all__ = [
 # Where each name lives. It is imported when it is first asked for: torch alone takes a second, which neither
 # `localw2 --help` nor the completion of a shell can wait for.
 _HOMES = {
-    "apps.report": "write_report",
+    "apps.report": "report_html write_report",
     "balls.lazy": "LazyNeighborhoods",
     "balls.neighborhoods": "Nearest Neighborhoods",
     "balls.norms": "Euclidean Mahalanobis Norm Weighted",
