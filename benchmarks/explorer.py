@@ -23,7 +23,7 @@ import numpy as np
 from sklearn.datasets import make_friedman1
 from sklearn.ensemble import HistGradientBoostingRegressor
 
-from localw2 import LocalW2Regressor
+from localw2 import LocalW2Regressor, Network
 from localw2.apps.explorer import create_app
 from localw2.apps.explorer.server import listen, make_config
 
@@ -36,7 +36,9 @@ def fit_model(n_rows: int, n_epochs: int) -> tuple[LocalW2Regressor, Any, Any]:
     base = HistGradientBoostingRegressor(
         learning_rate=0.15, max_iter=300, max_leaf_nodes=15, min_samples_leaf=5, random_state=0
     )
-    model = LocalW2Regressor(base=base, max_epochs=n_epochs, random_state=0).fit(x[:n_rows], y[:n_rows])
+    model = LocalW2Regressor(law=Network(epochs=n_epochs), base=base, random_state=0).fit(
+        x[:n_rows], y[:n_rows]
+    )
     return model, x[n_rows:], y[n_rows:]
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from explorer_screenshot import INPUTS, find_chromium, fit_model, read_path
+from explorer_screenshot import find_chromium, fit_model, read_path
 
 from localw2 import write_report
 
@@ -21,7 +21,7 @@ def main() -> None:
     model, x, y = fit_model()
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder, "report.html")
-        write_report(page, model, x, y, feature_names=INPUTS, target_names=["strength [MPa]"])
+        write_report(page, model, x, y)
         photograph(page, out)
     print(f"Picture: {out}")
 

@@ -32,7 +32,7 @@ ONE_TO_THREE = st.integers(1, 3)
 
 @st.composite
 def problems(draw, d=ONE_TO_THREE, dtype=torch.float64, times=None, max_rows=25):
-    """Rows with ties, duplicates, singletons and unequal balls, in any of the three kinds of graph."""
+    """Rows with ties, duplicates, singletons and unequal balls, in any of the kinds of graph."""
     n = draw(st.integers(1, max_rows))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     dim = draw(d)
@@ -43,7 +43,7 @@ def problems(draw, d=ONE_TO_THREE, dtype=torch.float64, times=None, max_rows=25)
         x, y, yhat = x.round(1), y.round(0), yhat.round(0)
     if draw(st.booleans()):  # far from the origin
         y, yhat = y * 100 + 1000, yhat * 100 + 1000
-    kind = draw(st.sampled_from(["within", "nearest", "whole", "thinned"]))
+    kind = draw(st.sampled_from(["within", "nearest", "whole", "thinned", "leaves"]))
     delta = draw(st.sampled_from([0.0, 0.05, 0.2, 0.6, 2.0]))
     hoods = {
         "within": lambda: quiet_within(x, delta),
@@ -52,6 +52,7 @@ def problems(draw, d=ONE_TO_THREE, dtype=torch.float64, times=None, max_rows=25)
         ),
         "whole": lambda: Neighborhoods.whole(n),
         "thinned": lambda: quiet_within(x, delta, max_size=4, random_state=0),
+        "leaves": lambda: quiet_leaves(rng.integers(0, 1 + n // 3, (n, 3))),
     }[kind]()
     return Problem(x, torch.tensor(y, dtype=dtype), torch.tensor(yhat, dtype=dtype), hoods)
 
@@ -60,6 +61,12 @@ def quiet_within(x, delta, *norm, **options) -> Neighborhoods:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return Neighborhoods.within(x, delta, *norm, **options)
+
+
+def quiet_leaves(numbers, **options) -> Neighborhoods:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return Neighborhoods.leaves(numbers, numbers, **options)
 
 
 def pot_w2_squared(y: Tensor, yhat: Tensor) -> float:

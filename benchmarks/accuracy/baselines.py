@@ -12,16 +12,17 @@ from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 from sklearn.model_selection import KFold, cross_val_predict, train_test_split
 from sklearn.preprocessing import StandardScaler
 
-from peers import Array, Draw, Fit
+from encoding import Array, Table, one_hot
+from peers import Draw, Fit
+from peers import read as read
 
-MOST_ROWS = 2000  # of a Gaussian process, whose time grows with the cube of the rows
 HELD_OUT = 0.2
 
 
 def climatology(seed: int) -> Fit:
     """Draws from the training targets with replacement, ignoring x."""
 
-    def fit(x: Array, y: Array) -> Draw:
+    def fit(x: Table, y: Array) -> Draw:
         return lambda x, n_samples, seed: np.random.default_rng(seed).choice(y, (n_samples, len(x)))
 
     return fit
@@ -30,12 +31,12 @@ def climatology(seed: int) -> Fit:
 def boosting(seed: int) -> Fit:
     """Histogram gradient boosting with Gaussian residuals, whose SD is that of the out-of-fold residuals."""
 
-    def fit(x: Array, y: Array) -> Draw:
-        model = HistGradientBoostingRegressor(random_state=seed)
+    def fit(x: Table, y: Array) -> Draw:
+        model = _boost(x, seed)
         folds = KFold(5, shuffle=True, random_state=seed)
-        std = np.sqrt(((y - cross_val_predict(model, x, y, cv=folds)) ** 2).mean())
-        model.fit(x, y)
-        return lambda x, n_samples, seed: draw_gaussian(model.predict(x), std, n_samples, seed)
+        std = np.sqrt(((y - cross_val_predict(model, x.values, y, cv=folds)) ** 2).mean())
+        model.fit(x.values, y)
+        return lambda x, n_samples, seed: draw_gaussian(model.predict(x.values), std, n_samples, seed)
 
     return fit
 
@@ -43,13 +44,14 @@ def boosting(seed: int) -> Fit:
 def conformal(seed: int) -> Fit:
     """Split conformal: boosting on one part of the rows, plus the signed residuals of the other part."""
 
-    def fit(x: Array, y: Array) -> Draw:
-        train, held, y_train, y_held = train_test_split(x, y, test_size=HELD_OUT, random_state=seed)
-        model = HistGradientBoostingRegressor(random_state=seed).fit(train, y_train)
+    def fit(x: Table, y: Array) -> Draw:
+        parts = train_test_split(x.values, y, test_size=HELD_OUT, random_state=seed)
+        train, held, y_train, y_held = parts
+        model = _boost(x, seed).fit(train, y_train)
         residuals = y_held - model.predict(held)
 
-        def draw(x: Array, n_samples: int, seed: int) -> Array:
-            draws: Array = model.predict(x) + np.random.default_rng(seed).choice(
+        def draw(x: Table, n_samples: int, seed: int) -> Array:
+            draws: Array = model.predict(x.values) + np.random.default_rng(seed).choice(
                 residuals, (n_samples, len(x))
             )
             return draws
@@ -59,21 +61,26 @@ def conformal(seed: int) -> Fit:
     return fit
 
 
-def gaussian_process(seed: int) -> Fit:
-    """A Gaussian process with one length scale per column, on a random subset if there are many rows."""
+def _boost(x: Table, seed: int) -> HistGradientBoostingRegressor:
+    """The regressor for such a table: it splits by categories, and sends gaps to the better side."""
+    return HistGradientBoostingRegressor(categorical_features=list(x.categorical), random_state=seed)
 
-    def fit(x: Array, y: Array) -> Draw:
-        rows = np.random.default_rng(seed).permutation(len(x))[:MOST_ROWS]
-        scaler = StandardScaler().fit(x[rows])
-        kernel = ConstantKernel() * Matern(np.ones(x.shape[1]), nu=2.5) + WhiteKernel()
+
+def gaussian_process(seed: int) -> Fit:
+    """A Gaussian process with one length scale per column."""
+
+    def fit(x: Table, y: Array) -> Draw:
+        expand = one_hot(x)
+        scaler = StandardScaler().fit(expand(x))
+        kernel = ConstantKernel() * Matern(np.ones(scaler.n_features_in_), nu=2.5) + WhiteKernel()
         model = GaussianProcessRegressor(kernel, normalize_y=True, random_state=seed)
         with warnings.catch_warnings():
             # The length scale of an irrelevant column ends at its upper bound.
             warnings.simplefilter("ignore", ConvergenceWarning)
-            model.fit(scaler.transform(x[rows]), y[rows])
+            model.fit(scaler.transform(expand(x)), y)
 
-        def draw(x: Array, n_samples: int, seed: int) -> Array:
-            mean, std = model.predict(scaler.transform(x), return_std=True)
+        def draw(x: Table, n_samples: int, seed: int) -> Array:
+            mean, std = model.predict(scaler.transform(expand(x)), return_std=True)
             return draw_gaussian(mean, std, n_samples, seed)
 
         return draw

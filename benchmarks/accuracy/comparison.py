@@ -13,6 +13,7 @@ from methods import BY_NAME, METHODS
 
 Record = dict[str, Any]  # the settings and values of a record in one dict
 
+SPLITS = 5  # of each table that count; more may be on file
 VALUES = ("crps", "coverage", "width", "rmse", "fit_seconds", "draw_seconds_1000_rows")
 
 
@@ -49,12 +50,17 @@ class Row:
 @final
 @dataclass(frozen=True)
 class Comparison:
-    """All methods on one table; ``best_peer`` has the smallest mean CRPS of all methods that are not ours."""
+    """All methods on one table; ``best_peer`` has the smallest mean CRPS of all methods that are not ours.
+
+    Rows and columns are those of the table's first split, before categories get columns of their own.
+    """
 
     name: str
     rows: tuple[Row, ...]
     best_peer: str | None
-    size: tuple[int, int]
+    rows_to_fit: int
+    rows_to_test: int
+    columns: int
     splits: int
 
     def row(self, method: str) -> Row | None:
@@ -87,11 +93,15 @@ def compare_pair(a: dict[int, float], b: dict[int, float]) -> Versus | None:
 
 
 def compare(records: Iterable[Record], name: str, to: str | None = None) -> Comparison:
-    """Compare all methods on one table with the best peer or with the method ``to``.
+    """Compare all methods on the first splits of one table with the best peer or with the method ``to``.
 
     The best peer must have finished as many splits as any other peer.
     """
-    of = [record for record in records if record["set"] == name and record["method"] in BY_NAME]
+    of = [
+        record
+        for record in records
+        if record["set"] == name and record["method"] in BY_NAME and record["split"] < SPLITS
+    ]
     done = [record for record in of if record["status"] == "done"]
     scores: dict[str, dict[int, float]] = {}
     for record in done:
@@ -118,8 +128,9 @@ def compare(records: Iterable[Record], name: str, to: str | None = None) -> Comp
                 )
             )
     rows.sort(key=lambda row: (np.isnan(row.means["crps"]), row.means["crps"]))
-    size = (of[0]["rows"] + of[0]["test_rows"], of[0]["columns"]) if of else (0, 0)
-    return Comparison(name, tuple(rows), best, size, max((row.splits for row in rows), default=0))
+    to_fit, to_test, columns = (of[0][key] if of else 0 for key in ("rows", "test_rows", "columns"))
+    splits = max((row.splits for row in rows), default=0)
+    return Comparison(name, tuple(rows), best, to_fit, to_test, columns, splits)
 
 
 def _mean(records: list[Record], name: str) -> float:
@@ -133,6 +144,8 @@ def _describe_missing(records: list[Record]) -> str:
     for record in records:
         if record["status"] == "too slow":
             reasons[f"too slow ({record['stage']}, over {record['limit']:g} s)"] += 1
+        elif record["status"] == "left out":
+            reasons[f"left out above {record['most_rows']} rows"] += 1
         elif record["status"] == "failed":
             reasons["failed"] += 1
     return ", ".join(f"{reason} on {count} split{'s' * (count > 1)}" for reason, count in reasons.items())

@@ -19,6 +19,9 @@ REQUIREMENTS = {
     "engression": ("engression==1.1.0",),
     "quantile-forest": ("quantile-forest==1.4.2",),
     "treeffuser": ("treeffuser==0.2.0",),
+    "diffgbm": ("diffgbm==0.1.2",),
+    "lightgbm": ("lightgbm==4.7.0", "scikit-learn"),
+    "catboost": ("catboost==1.2.10",),
 }
 _VERSIONS = """
 import json, sys

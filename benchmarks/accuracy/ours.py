@@ -1,15 +1,29 @@
-"""``LocalW2Regressor`` with its defaults, and with parts of it removed; functions as in ``peers.py``."""
+"""``LocalW2Regressor`` with its defaults, and with one law alone.
+
+Functions as in ``peers.py``, except that they get the table as people have it: a frame with its categories
+and gaps.
+"""
 
 from __future__ import annotations
 
+import pickle
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
+from encoding import Array
 from localw2 import LocalW2Regressor
-from localw2.estimators.regression.mean import cross_fit
-from peers import Array, Draw, Fit
+
+Draw = Callable[[Any, int, int], Array]
+Fit = Callable[[Any, Array], Draw]
+
+
+def read(folder: Path) -> tuple[Any, Array, Any]:
+    """Read training inputs and targets, and test inputs, from ``split.pickle`` in a folder."""
+    found: tuple[Any, Array, Any] = pickle.loads((folder / "split.pickle").read_bytes())
+    return found
 
 
 def default(seed: int) -> Fit:
@@ -17,57 +31,21 @@ def default(seed: int) -> Fit:
     return _make_estimator(seed)
 
 
-def network_energy(seed: int) -> Fit:
-    """No base; the local energy score."""
-    return _make_estimator(seed, discrepancy="energy", base=None)
+def network(seed: int) -> Fit:
+    """The network alone."""
+    return _make_estimator(seed, law="network")
 
 
-def network_plain(seed: int) -> Fit:
-    """No base; the local W2 loss of the paper."""
-    return _make_estimator(seed, debiased=False, base=None)
-
-
-def network_debiased(seed: int) -> Fit:
-    """No base; the debiased local W2 loss."""
-    return _make_estimator(seed, base=None)
-
-
-def centred_energy(seed: int) -> Fit:
-    """The default with the local energy score."""
-    return _make_estimator(seed, discrepancy="energy")
-
-
-def centred_plain(seed: int) -> Fit:
-    """The default with the loss of the paper."""
-    return _make_estimator(seed, debiased=False)
-
-
-def base_only(seed: int) -> Fit:
-    """The base that the estimator chooses, with Gaussian residuals of its out-of-fold SD."""
-    torch.set_num_threads(1)
-
-    def fit(x: Array, y: Array) -> Draw:
-        folds = LocalW2Regressor().n_folds
-        base = cross_fit("auto", x, y[:, None], folds, seed)
-        std = float(np.sqrt(((y - base.out_of_fold[:, 0]) ** 2).mean()))
-
-        def draw(x: Array, n_samples: int, seed: int) -> Array:
-            rng = np.random.default_rng(seed)
-            centers = base.mean.predict_each(x)[..., 0]
-            which = rng.integers(len(centers), size=(n_samples, len(x)))
-            draws: Array = centers[which, np.arange(len(x))] + std * rng.standard_normal((n_samples, len(x)))
-            return draws
-
-        return draw
-
-    return fit
+def balls(seed: int) -> Fit:
+    """The law of the leaves alone."""
+    return _make_estimator(seed, law="balls")
 
 
 def _make_estimator(seed: int, **settings: Any) -> Fit:
     torch.set_num_threads(1)
 
-    def fit(x: Array, y: Array) -> Draw:
-        model = LocalW2Regressor(random_state=seed, **settings).fit(x, y)
+    def fit(x: Any, y: Array) -> Draw:
+        model = LocalW2Regressor(random_state=seed, n_jobs=1, **settings).fit(x, y)
         return lambda x, n_samples, seed: model.sample(x, n_samples, random_state=seed)
 
     return fit

@@ -1,69 +1,67 @@
-"""The figure of the comparison: a panel per table, a dot per method, bars of one standard error."""
+"""The figure of the comparison: a line per table, a dot per method, ours on top."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 
-from comparison import Comparison, Row
+from comparison import Comparison
 from methods import METHODS
+from summary import OURS, Summary
 
-OURS, PEER, BASELINE = "#1f6fb4", "#c8442c", "#8a8f98"
-COLORS = {"ours": OURS, "peer": PEER, "baseline": BASELINE}
-FARTHEST = 2.0  # larger ratios are written at the edge: one bad method would hide all differences
-COLUMNS = 3
+BLUE, GREY = "#1f6fb4", "#b9bec6"
+# Colours that differ in lightness as well as in hue, for the peers in the order of ``METHODS``.
+COLORS = ("#c8442c", "#8c2d82", "#2b8a5b", "#e39a17", "#5b3a1e", "#e17ba8", "#111111")
+MARKS = ("s", "D", "^", "v", "P", "X", "*")
+NEAREST, FARTHEST = 0.68, 2.0  # beyond these, a mark at the edge: one bad method would hide all differences
+TICKS = (0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0)
 
 
-def draw_dots(comparisons: Sequence[Comparison], path: Path) -> None:
-    """Draw the mean CRPS divided by that of the best peer on each table, as a PNG."""
+def draw_dots(summary: Summary, path: Path) -> None:
+    """Draw the mean CRPS of every method divided by that of the best peer of the table, as a PNG."""
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    methods = [method for method in METHODS if method.group in COLORS]
-    columns = min(COLUMNS, len(comparisons))
-    lines = -(-len(comparisons) // columns)
-    size = (1.9 + 2.5 * columns, lines * (0.9 + 0.27 * len(methods)))
-    fig, axes = pyplot.subplots(
-        lines, columns, figsize=size, layout="constrained", sharey=True, squeeze=False
-    )
-    for ax in axes.flat[len(comparisons) :]:
-        ax.set_visible(False)
-    for ax, comparison in zip(axes.flat, comparisons, strict=False):
-        ax.spines[["top", "right"]].set_visible(False)
-        ax.tick_params(labelsize=8)
-        ax.axvline(1, color="black", lw=0.8)
-        ax.set_xlim(_find_left_edge(comparison), FARTHEST + 0.12)
-        for height, method in enumerate(reversed(methods)):
-            row = comparison.row(method.name)
-            ax.axhline(height, color="#e6e8eb", lw=0.8, zorder=0)
-            if row is not None:
-                _draw_dot(ax, row, height)
-        ax.set_title(f"{comparison.name}, {comparison.splits} splits", fontsize=9, loc="left")
-        ax.set_xlabel("CRPS / that of the best peer", fontsize=8)
-    axes[0, 0].set_yticks(range(len(methods)), [method.name for method in reversed(methods)])
+    tables = sorted(summary.tables, key=lambda table: (-_find_ratio(table, OURS, 9.0), table.name))
+    fig, ax = pyplot.subplots(figsize=(8.2, 1.5 + 0.3 * len(tables)), layout="constrained")
+    ax.axvline(1, color="black", lw=0.8, zorder=1)
+    for height in range(len(tables)):
+        ax.axhline(height, color="#eceef1", lw=0.8, zorder=0)
+    peers = [method.name for method in METHODS if method.group == "peer"]
+    styles: dict[str, dict[str, Any]] = {
+        name: {"color": color, "marker": mark, "s": 26, "zorder": 3}
+        for name, color, mark in zip(peers, COLORS, MARKS, strict=True)
+    }
+    baselines = [method.name for method in METHODS if method.group == "baseline"]
+    styles |= {name: {"color": GREY, "marker": "o", "s": 12, "zorder": 2} for name in baselines}
+    styles |= {OURS: {"color": BLUE, "marker": "o", "s": 75, "zorder": 4, "edgecolor": "white"}}
+    for name, style in styles.items():
+        found = [
+            (min(max(ratio, NEAREST), FARTHEST), height)
+            for height, table in enumerate(tables)
+            if (ratio := _find_ratio(table, name))
+        ]
+        label = "baselines" if name == baselines[0] else None if name in baselines else name
+        ax.scatter(*zip(*found, strict=True), label=label, clip_on=False, **style) if found else None
+    ax.set_xscale("log")
+    ax.set_xlim(NEAREST, FARTHEST)
+    labels = [f"{tick:g}" for tick in TICKS[:-1]] + [f"{FARTHEST:g} or more"]
+    ax.set_xticks(TICKS, labels, fontsize=8)
+    ax.minorticks_off()
+    ax.set_yticks(range(len(tables)), [table.name for table in tables], fontsize=9)
+    ax.tick_params(axis="y", length=0)
+    ax.set_ylim(-0.7, len(tables) - 0.3)
+    ax.spines[["top", "right", "left"]].set_visible(False)
+    ax.set_xlabel("mean CRPS / that of the best peer of the table", fontsize=9)
+    fig.legend(loc="outside upper center", ncols=5, fontsize=8, frameon=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     fig.savefig(path, dpi=130)
     pyplot.close(fig)
     print(f"wrote {path}")
 
 
-def _find_left_edge(comparison: Comparison) -> float:
-    """A round number below every bar."""
-    ends = [row.versus.ratio - row.versus.ratio_error for row in comparison.rows if row.versus is not None]
-    return min([0.8, *(end - 0.05 for end in ends if end == end)])
-
-
-def _draw_dot(ax: Any, row: Row, height: int) -> None:
-    words = {"fontsize": 7.5, "va": "center", "color": COLORS[row.group]}
-    if row.versus is None:
-        ax.text(1.03, height, row.lacking.split(" (")[0] or "no common split", **words)
-        return
-    ratio, error = row.versus.ratio, row.versus.ratio_error
-    if ratio > FARTHEST:
-        ax.text(FARTHEST + 0.1, height, f"{ratio:.1f} →", ha="right", **words)
-        return
-    bar = None if error != error else error
-    ax.errorbar(ratio, height, xerr=bar, fmt="o", ms=5, capsize=2.5, elinewidth=1.2, color=COLORS[row.group])
+def _find_ratio(table: Comparison, method: str, default: float = 0.0) -> float:
+    row = table.row(method)
+    return default if row is None or row.versus is None else row.versus.ratio

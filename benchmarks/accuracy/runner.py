@@ -1,10 +1,10 @@
-"""Run one method on one split, in its own environment: arrays from a file, draws and seconds to files.
+"""Run one method on one split, in its own environment: a table from a file, draws and seconds to files.
 
     python runner.py FACTORY SEED DRAWS FOLDER
 
-FOLDER holds ``split.npz`` with x, y and x_test. ``seconds.json`` is written after each step, so that whoever
-stops this process knows how far it got; ``draws.npy`` has the draws (S, N). This script needs only numpy and
-the method's package: localw2 is not installed in every environment.
+FOLDER holds what the method's module reads: ``split.npz``, or ``split.pickle`` for ours. ``seconds.json`` is
+written after each step, so that whoever stops this process knows how far it got; ``draws.npy`` has the draws
+(S, N). This script needs only numpy and the method's package: localw2 is not installed in every environment.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ import sys
 import time
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+
+from encoding import Table
 
 ROWS = 1000  # for which drawing is timed, so that test sets of all sizes are comparable
 PATIENCE = 30.0  # seconds; where these rows would take longer, the time is extrapolated instead
@@ -36,10 +39,10 @@ def run(factory: str, seed: int, n_samples: int, folder: Path) -> None:
         partial.write_text(json.dumps(seconds))
         os.replace(partial, folder / "seconds.json")
 
-    module, name = factory.split(":")
-    fit = getattr(import_module(module), name)(seed)
-    with np.load(folder / "split.npz") as split:
-        x, y, x_test = (split[key] for key in ("x", "y", "x_test"))
+    home, name = factory.split(":")
+    module = import_module(home)
+    fit = getattr(module, name)(seed)
+    x, y, x_test = module.read(folder)
     start, busy = time.perf_counter(), time.process_time()
     draw = fit(x, y)
     note("fit_clock_seconds", time.perf_counter() - start)
@@ -49,14 +52,23 @@ def run(factory: str, seed: int, n_samples: int, folder: Path) -> None:
     took = time.process_time() - busy
     np.save(folder / "draws.npy", np.asarray(draws, dtype=np.float64))
     note("draw_seconds", took)
-    expected = took * ROWS / len(x_test)
-    note("seconds_extrapolated", expected > PATIENCE)
-    if expected <= PATIENCE:
-        rows = np.resize(x_test, (ROWS, x_test.shape[1]))
+    expected = took * (ROWS / len(x_test)) * (n_samples / len(draws))
+    extrapolated = len(draws) < n_samples or expected > PATIENCE
+    note("seconds_extrapolated", extrapolated)
+    if not extrapolated:
+        rows = repeat(x_test, ROWS)
         busy = time.process_time()
         draw(rows, n_samples, seed)
         expected = time.process_time() - busy
     note("draw_seconds_1000_rows", expected)
+
+
+def repeat(table: Any, n: int) -> Any:
+    """The first n rows of a table that is repeated without end: an array, a ``Table`` or a frame."""
+    rows = np.arange(n) % len(table)
+    if isinstance(table, Table):
+        return Table(table.values[rows], table.categorical)
+    return table[rows] if isinstance(table, np.ndarray) else table.iloc[rows]
 
 
 if __name__ == "__main__":

@@ -2,8 +2,9 @@
 
     python benchmarks/accuracy/table.py [--records FOLDER] [--root FOLDER]
 
-This writes ``docs/accuracy.png`` and the parts of ``docs/accuracy.md`` and ``README.md`` between the comments
-``accuracy:begin NAME`` and ``accuracy:end NAME``; the rest of the pages is left alone.
+It prints the summary over tables. It writes ``docs/accuracy.png`` and the parts of ``docs/accuracy.md`` and
+``README.md`` between the comments ``accuracy:begin NAME`` and ``accuracy:end NAME``; the rest of the pages is
+left alone.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from comparison import Comparison, Record, compare
+from comparison import SPLITS, Comparison, Record, compare
 from methods import METHODS
+from summary import BEHIND, CLOCK, ENOUGH_ROWS, LEVEL, OURS, Against, Summary, average, summarize
 
 ROOT = Path(__file__).parents[2]
 FOLDER = Path(__file__).parent / "records"
 PAGE, README, PICTURE = Path("docs/accuracy.md"), Path("README.md"), Path("docs/accuracy.png")
 NOTHING = "*No records yet.*"
-OURS = "localw2"
 SHOWN = ("ours", "peer", "baseline")
 HEADER = (
     "method",
@@ -78,6 +79,15 @@ def format_seconds(value: float, extrapolated: bool = False) -> str:
     return "< .01" if value < 0.01 else f"{'about ' * extrapolated}{format_number(value, 2)}"
 
 
+def format_share(value: float) -> str:
+    """Format a share as a percentage.
+
+    >>> format_share(0.934)
+    '93.4 %'
+    """
+    return f"{value:.1%}".replace("%", " %")
+
+
 def format_table(rows: Sequence[Sequence[str]]) -> str:
     """Format a table in Markdown, header first; all columns but the first are right-aligned."""
     rule = ["---", *["---:"] * (len(rows[0]) - 1)]
@@ -113,7 +123,7 @@ def tabulate_set(comparison: Comparison, groups: Sequence[str] = SHOWN) -> str:
                 name,
                 format_number(means["crps"], 4) + (note or few),
                 *against,
-                f"{means['coverage']:.1%}".replace("%", " %"),
+                format_share(means["coverage"]),
                 format_number(means["width"]),
                 format_number(means["rmse"]),
                 format_seconds(means["fit_seconds"]),
@@ -129,7 +139,7 @@ def state_verdict(comparison: Comparison) -> str:
     if row is None or row.versus is None or comparison.best_peer is None:
         return ""
     ratio = format_pair(row.versus.ratio, row.versus.ratio_error)
-    covered = f"{row.means['coverage']:.1%}".replace("%", " %")
+    covered = format_share(row.means["coverage"])
     return (
         f"The CRPS of localw2 is {ratio} times that of the best peer, {comparison.best_peer}; {covered} of "
         "the outcomes are in the 90 % interval."
@@ -137,69 +147,109 @@ def state_verdict(comparison: Comparison) -> str:
 
 
 def tabulate_all(records: Sequence[Record]) -> str:
-    """The results on every table, with its size and the verdict, below the figure."""
-    parts = [
-        "![Mean CRPS of every method divided by that of the best peer, with standard errors](accuracy.png)",
-        "*Ours is blue, peers are red, baselines grey; bars are one paired standard error; ratios beyond the "
-        "edge are written there.*",
-    ]
+    """The results on every table, each with its size and the verdict, folded."""
+    parts = []
     for name in list_sets(records):
         found = compare(records, name)
-        title = f"### {name}\n\n{found.size[0]} rows, {found.size[1]} columns, {found.splits} splits."
-        parts += [f"{title} {state_verdict(found)}".rstrip(), tabulate_set(found)]
+        size = f"{found.rows_to_fit} rows to fit, {found.rows_to_test} to test, {found.columns} columns"
+        verdict = state_verdict(found)
+        parts.append(f":::{{dropdown}} {name}: {size}\n{verdict}\n\n{tabulate_set(found)}\n:::")
     return "\n\n".join(parts)
 
 
-def tabulate_ablation(records: Sequence[Record]) -> str:
-    """What each part of ours adds: CRPS by table, and its paired difference from the default."""
-    found = [compare(records, name, to=OURS) for name in list_sets(records)]
-    lines = [["", *(f"{c.name}: CRPS | minus default" for c in found)]]
-    settings = {method.name: method.settings for method in METHODS}
-    for method in [m.name for m in METHODS if m.group == "ablation"] + [OURS]:
-        if any(comparison.row(method) is not None for comparison in found):
-            name = f"**base + network, local W2 debiased** ({settings[method]})" if method == OURS else method
-            lines.append([name, *(_format_ablation(comparison, method) for comparison in found)])
-    if len(lines) == 1:
-        return NOTHING
-    width = 2 * len(found)
-    rule = ["---", *["---:"] * width]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (lines[0], rule, *lines[1:]))
-
-
-def _format_ablation(comparison: Comparison, method: str) -> str:
-    row = comparison.row(method)
-    if row is None or not row.splits:
-        return f"{'-' if row is None else row.lacking} | -"
-    few = f" ({row.splits} of {comparison.splits} splits)" if row.splits < comparison.splits else ""
-    crps, v = format_number(row.means["crps"], 4) + few, row.versus
-    if method == OURS or v is None:
-        return f"{crps} | {'0' if method == OURS else '-'}"
-    return f"{crps} | {format_pair(v.difference, v.difference_error, sign=True)}"
-
-
-def tabulate_short(records: Sequence[Record]) -> str:
-    """The table of the README: mean CRPS by method and table, the smallest in bold, and the ratio."""
-    found = [compare(records, name) for name in list_sets(records)]
-    lines = [["mean CRPS", *(comparison.name for comparison in found)]]
-    for method in (m.name for m in METHODS if m.group in SHOWN):
-        if any(comparison.row(method) is not None for comparison in found):
-            lines.append([method, *(_format_short(comparison, method) for comparison in found)])
-    ours = [comparison.row(OURS) for comparison in found]
-    ratios = [format_pair(r.versus.ratio, r.versus.ratio_error) if r and r.versus else "-" for r in ours]
-    covered = [f"{r.means['coverage']:.0%}".replace("%", " %") if r and r.splits else "-" for r in ours]
-    lines += [["localw2 / best peer", *ratios], ["coverage of localw2's 90 % intervals", *covered]]
+def tabulate_tables(records: Sequence[Record]) -> str:
+    """Ours on each table beside its best peer: CRPS, their ratio, coverage and seconds."""
+    lines = [
+        ["table", "best peer", "its CRPS", "ours", "ours / best peer", "in 90 %", "fit, s", f"{CLOCK}, s"]
+    ]
+    for found in summarize(records).tables:
+        ours, clock = found.row(OURS), found.row(CLOCK)
+        best = found.row(found.best_peer) if found.best_peer else None
+        cells = [found.name, found.best_peer or "-", format_number(best.means["crps"]) if best else "-"]
+        if ours is None or not ours.splits:
+            cells += ["-"] * 4
+        else:
+            v = ours.versus
+            cells += [
+                format_number(ours.means["crps"]),
+                format_pair(v.ratio, v.ratio_error) if v else "-",
+                format_share(ours.means["coverage"]),
+                format_seconds(ours.means["fit_seconds"]),
+            ]
+        lines.append([*cells, format_seconds(clock.means["fit_seconds"]) if clock and clock.splits else "-"])
     return format_table(lines)
 
 
-def _format_short(comparison: Comparison, method: str) -> str:
-    row = comparison.row(method)
-    if row is None or not row.splits:
-        return "-" if row is None else row.lacking.split(" (")[0].split(" on ")[0]
-    if row.splits < comparison.splits:
-        return f"{format_number(row.means['crps'])} ({row.splits} of {comparison.splits} splits)"
-    complete = [r for r in comparison.rows if r.group in SHOWN and r.splits == comparison.splits]
-    smallest = row.means["crps"] == min(r.means["crps"] for r in complete)
-    return f"**{format_number(row.means['crps'])}**" if smallest else format_number(row.means["crps"])
+def tabulate_peers(records: Sequence[Record]) -> str:
+    """Ours against each peer over all tables (geometric means of ratios), the strongest peer first."""
+    summary = summarize(records)
+    lines = [["against", "tables", "CRPS, ours / its", "ours is first", "largest", "fit seconds, ours / its"]]
+    ordered = sorted(summary.peers, key=lambda peer: (math.isnan(peer.mean), -peer.mean))
+    for found in (summary.best, *ordered):
+        name = f"**{found.peer}**" if found is summary.best else found.peer
+        if found.ratios:
+            first, worst = found.count(1.0), max(found.ratios, key=lambda name: found.ratios[name])
+            largest = f"{format_number(found.ratios[worst])} ({worst})"
+            slower = average(found.seconds)
+            took = format_number(slower, 2) if slower < 1000 else "over 1000"
+            lines.append([name, str(len(found.ratios)), format_number(found.mean), str(first), largest, took])
+        else:
+            lines.append([name, "0", "-", "-", "-", "-"])
+    return format_table(lines)
+
+
+def state_summary(summary: Summary) -> str:
+    """What is asked of ours over all tables, as sentences with counts."""
+    best, total = summary.best, len(summary.best.ratios)
+    if not total:
+        return NOTHING
+    covered = [0.86 <= share <= 0.94 for share in summary.coverages.values()]
+    seconds = list(summary.seconds.values())
+    firsts = min(summary.peers, key=_share_first)
+    ahead = len(firsts.ratios) - firsts.count(1.0)
+    most = f"The peer that is ahead of it most often is {firsts.peer}, on {ahead} of {len(firsts.ratios)}."
+    return (
+        f"On {total} tables, {SPLITS} splits each, the CRPS of localw2 is {format_number(best.mean)} times "
+        f"that of the best peer of each table (geometric mean). It is smaller than the best peer's on "
+        f"{best.count(1.0)} tables, at most {LEVEL} times as large on {best.count(LEVEL)}, and more than "
+        f"{BEHIND} times as large on {total - best.count(BEHIND)}. "
+        f"{most if ahead else 'No single peer is ahead of it on any.'} Its 90 % intervals cover 86 to 94 % "
+        f"on {sum(covered)} of the {len(covered)} tables with {ENOUGH_ROWS} test rows or more. A fit takes "
+        f"at most as long as {CLOCK}'s on {sum(ratio <= 1 for ratio in seconds)} of {len(seconds)}, and more "
+        f"than twice as long on {sum(ratio > 2 for ratio in seconds)}."
+    )
+
+
+def _share_first(against: Against) -> float:
+    """The share of tables where ours is ahead of a peer."""
+    return against.count(1.0) / len(against.ratios) if against.ratios else 1.0
+
+
+def tabulate_summary(records: Sequence[Record]) -> str:
+    """The verdict over all tables, the figure, and both tables of the summary."""
+    return "\n\n".join(
+        [
+            state_summary(summarize(records)),
+            "![Mean CRPS of every method on every table divided by that of its best peer](accuracy.png)",
+            tabulate_peers(records),
+            tabulate_tables(records),
+        ]
+    )
+
+
+def tabulate_ablation(records: Sequence[Record]) -> str:
+    """What each law adds: the CRPS of each alone divided by the default's, by table."""
+    parts = [method for method in METHODS if method.group == "ablation"]
+    lines = [["CRPS / the default's", *(f"{part.name} ({part.settings})" for part in parts)]]
+    for name in list_sets(records):
+        found = compare(records, name, to=OURS)
+        rows = [found.row(part.name) for part in parts]
+        if any(row is not None and row.versus is not None for row in rows):
+            cells = [
+                format_pair(r.versus.ratio, r.versus.ratio_error) if r and r.versus else "-" for r in rows
+            ]
+            lines.append([name, *cells])
+    return format_table(lines) if len(lines) > 1 else NOTHING
 
 
 def tabulate_settings(records: Sequence[Record]) -> str:
@@ -210,8 +260,13 @@ def tabulate_settings(records: Sequence[Record]) -> str:
 
 
 BLOCKS: dict[Path, dict[str, Callable[[Sequence[Record]], str]]] = {
-    PAGE: {"tables": tabulate_all, "ablation": tabulate_ablation, "settings": tabulate_settings},
-    README: {"short": tabulate_short},
+    PAGE: {
+        "summary": tabulate_summary,
+        "tables": tabulate_all,
+        "ablation": tabulate_ablation,
+        "settings": tabulate_settings,
+    },
+    README: {"short": tabulate_peers},
 }
 
 
@@ -237,8 +292,14 @@ def print_tables(records: Sequence[Record]) -> None:
     for name in list_sets(records):
         found = compare(records, name)
         groups = (*SHOWN, "ablation")
-        print(f"\n{name} ({found.size[0]} rows, {found.splits} splits). {state_verdict(found)}")
+        print(f"\n{name} ({found.rows_to_fit} rows to fit, {found.splits} splits). {state_verdict(found)}")
         print(tabulate_set(found, groups))
+
+
+def print_summary(records: Sequence[Record]) -> None:
+    """Print the summary over tables."""
+    print(f"\n{tabulate_tables(records)}\n\n{tabulate_peers(records)}\n")
+    print(state_summary(summarize(records)))
 
 
 def main() -> None:
@@ -253,13 +314,13 @@ def main() -> None:
     if records:
         from picture import draw_dots  # matplotlib, which nothing else needs
 
-        draw_dots([compare(records, name) for name in list_sets(records)], options.root / PICTURE)
+        draw_dots(summarize(records), options.root / PICTURE)
     for page, blocks in BLOCKS.items():
         path = options.root / page
         if path.exists():
             path.write_text(fill_page(path.read_text(), blocks, records))
             print(f"wrote {path}")
-    print_tables(records)
+    print_summary(records)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from localw2.estimators.coefficients.regressor import RandomCoefficientRegressor
     from localw2.estimators.dynamics.ode import LocalW2ODE
     from localw2.estimators.files import load, save
+    from localw2.estimators.regression.ball_law import BallLaw
+    from localw2.estimators.regression.network import Network
     from localw2.estimators.regression.regressor import LocalW2Regressor
     from localw2.judging.bounds import ErrorBound, error_bound
     from localw2.judging.diagnosis.diagnose import Diagnosis, diagnose
@@ -35,6 +37,7 @@ __version__ = "0.1.0.dev0"
 __all__ = [
     "MMD",
     "MSE",
+    "BallLaw",
     "ConditionalTest",
     "DeltaSelection",
     "DependentDrawsWarning",
@@ -53,6 +56,7 @@ __all__ = [
     "MeanVar",
     "Nearest",
     "Neighborhoods",
+    "Network",
     "NetworkField",
     "Norm",
     "Normal",
@@ -97,6 +101,8 @@ _HOMES = {
     "estimators.dynamics.ode": "LocalW2ODE",
     "estimators.files": "load save",
     "estimators.regression.regressor": "LocalW2Regressor",
+    "estimators.regression.network": "Network",
+    "estimators.regression.ball_law": "BallLaw",
     "judging.bounds": "ErrorBound error_bound",
     "judging.diagnosis.diagnose": "Diagnosis diagnose",
     "judging.seen_rows": "SeenRows SeenRowsWarning",

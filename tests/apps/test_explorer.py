@@ -9,19 +9,22 @@ from contextlib import contextmanager
 from urllib.parse import unquote
 
 import numpy as np
+import pandas as pd
 import pytest
 
 pytest.importorskip("fastapi", reason="the explorer needs its extra")
 pytest.importorskip("plotly", reason="the explorer needs its extra")
 
 import uvicorn
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import stats
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.linear_model import Ridge
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
-from localw2 import LocalW2Regressor, Nearest, RandomCoefficientRegressor, conditional_test
+from localw2 import LocalW2Regressor, Nearest, Network, RandomCoefficientRegressor, conditional_test
 from localw2.apps.explorer import create_app
 from localw2.apps.explorer.answers import LEVELS, Answers, estimate_density, quicken
 from localw2.apps.explorer.app import FILES, MOST_BYTES, Follower
@@ -30,9 +33,11 @@ from localw2.apps.explorer.guard import ANY_ADDRESS
 from localw2.apps.explorer.observations import Observations
 from localw2.apps.explorer.schemas import MOST_DRAWS, MOST_ROWS
 from localw2.apps.explorer.server import listen, make_config
+from localw2.apps.tables.inputs import Inputs
+from localw2.judging.inputs import Input
 
 HOME = "http://127.0.0.1:8000"
-TINY = {"base": Ridge(), "max_epochs": 5, "width": 10, "n_folds": 3, "random_state": 0}
+TINY = {"law": Network(epochs=5, width=10), "base": Ridge(), "random_state": 0}
 
 
 def rows(n, seed=0):
@@ -169,9 +174,9 @@ def test_places_outside_the_data_are_told_of(client):
     assert len(outside(-3.0, 9.0)) == 2
     # Inside the range of each input, but on the empty side of a diagonal.
     x = np.linspace(0, 1, 200)[:, None] + [[0.0, 0.0]]
-    diagonal = Observations(x, x[:, 0], 2, 1)
-    assert diagonal.explain_extrapolation(np.array([0.5, 0.5]), ("a", "b"), 10) == []
-    assert "farther away" in diagonal.explain_extrapolation(np.array([0.1, 0.9]), ("a", "b"), 10)[0]
+    diagonal, inputs = Observations(x, x[:, 0], 1), [Input("a", "number"), Input("b", "number")]
+    assert diagonal.explain_extrapolation(np.array([0.5, 0.5]), inputs, 10) == []
+    assert "farther away" in diagonal.explain_extrapolation(np.array([0.1, 0.9]), inputs, 10)[0]
 
 
 def test_density_is_that_of_the_draws():
@@ -211,7 +216,7 @@ def test_the_whole_page_works_without_rows_and_for_named_columns(model):
 
 def test_a_calibrated_interval_is_shown(model):
     x, y = rows(60)
-    fitted = LocalW2Regressor(**{**TINY, "max_epochs": 2}, calibrate=True).fit(x, y)
+    fitted = LocalW2Regressor(**TINY | {"law": Network(epochs=2, width=10)}, calibrate=True).fit(x, y)
     answer = Answers(fitted, x, y).distribution(np.array([0.1, 0.1]))
     assert np.array_equal(np.ravel(answer["interval"]), np.ravel(fitted.predict_interval([[0.1, 0.1]])))
     assert Answers(model).distribution(np.zeros(2))["interval"] is None
@@ -228,21 +233,22 @@ class Counting(Ridge):
 
 
 def test_base_models_are_asked_once_for_an_input():
-    fitted = LocalW2Regressor(**{**TINY, "base": Counting()}, storable=False).fit(*rows(60))
+    with pytest.warns(UserWarning, match="saved"):
+        fitted = LocalW2Regressor(**TINY | {"base": Counting()}).fit(*rows(60))
     answers = Answers(fitted)
     Counting.asked = 0
     for value in (0.1, 0.2, 0.1):
         answers.distribution(np.array([value, 0.0]))
-    assert Counting.asked == 2 * TINY["n_folds"]
+    assert Counting.asked == 2 * len(fitted.base_models_)
     fitted.predict([[0.1, 0.0]])
-    assert Counting.asked == 3 * TINY["n_folds"]  # the model itself stays as it was
+    assert Counting.asked == 3 * len(fitted.base_models_)  # the model itself stays as it was
 
 
 @pytest.mark.parametrize("settings", [{}, {"max_iter": 300, "max_leaf_nodes": 15, "min_samples_leaf": 5}])
 def test_quick_trees_are_scikit_learns(settings):
     x, y = rows(400)
     trees = HistGradientBoostingRegressor(random_state=0, **settings).fit(x, y)
-    quick = quicken(trees, 2)
+    quick = quicken(trees)
     assert quick != trees.predict
     # On the thresholds themselves, next to them, and far outside.
     nodes = np.concatenate([iteration[0].nodes for iteration in trees._predictors])
@@ -250,6 +256,8 @@ def test_quick_trees_are_scikit_learns(settings):
     places = np.random.default_rng(1).choice(np.r_[edges, np.nextafter(edges, 9), -1e30, 1e30], size=(300, 2))
     assert np.array_equal(np.ravel([quick(place[None]) for place in places]), trees.predict(places))
     assert np.array_equal(quick(x), trees.predict(x))
+    gaps = np.where(np.arange(2), np.nan, places[:4])
+    assert np.array_equal(quick(gaps[:1]), trees.predict(gaps[:1]))
 
 
 def test_other_regressors_stay_as_they_are():
@@ -259,10 +267,180 @@ def test_other_regressors_stay_as_they_are():
         np.c_[x[:, 0], x[:, 1] > 0], y
     )
     changed = HistGradientBoostingRegressor(max_iter=5).fit(x, y)
-    assert quicken(changed, 2) != changed.predict
+    assert quicken(changed) != changed.predict
     del changed._baseline_prediction
     for regressor in (Ridge().fit(x, y), other, categorical, changed):
-        assert quicken(regressor, 2) == regressor.predict
+        assert quicken(regressor) == regressor.predict
+
+
+# ---- tables with categories, missing values, years and dates
+
+
+def houses(n, seed=0):
+    """A table with an identifier, and prices that depend on all other columns."""
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame(
+        {
+            "id": np.arange(1, n + 1),
+            "region": rng.choice(["north", "south", "west"], n, p=[0.5, 0.3, 0.2]),
+            "built": rng.integers(1950, 2021, n),
+            "rooms": np.where(rng.random(n) < 0.2, np.nan, rng.integers(1, 8, n)),
+            "sold": pd.Timestamp("2018-01-01") + pd.to_timedelta(rng.integers(0, 1500, n), unit="D"),
+            "kind": np.where(rng.random(n) < 0.2, None, rng.choice(["flat", "house"], n)),
+        }
+    )
+    mean = (
+        100.0 * (frame["region"] == "north") + 0.5 * (frame["built"] - 1980) + 9 * (frame["kind"] == "flat")
+    )
+    return frame, pd.Series(mean + 5 * rng.normal(size=n), name="price")
+
+
+@pytest.fixture(scope="module")
+def of_houses():
+    with pytest.warns(UserWarning, match="left out"):
+        return LocalW2Regressor(**TINY).fit(*houses(200))
+
+
+@pytest.fixture(scope="module")
+def house_client(of_houses):
+    return visitor(create_app(of_houses, *houses(120, seed=1)))
+
+
+PLACE = ["south", 1987, None, "2019-05-03", "flat"]
+
+
+def place_frame(*rows):
+    """Rows of the page as the table that Python gets."""
+    frame = pd.DataFrame(list(rows), columns=["region", "built", "rooms", "sold", "kind"])
+    frame = frame.astype({"rooms": float}).assign(sold=pd.to_datetime(frame["sold"]), id=0)
+    return frame[["id", "region", "built", "rooms", "sold", "kind"]]
+
+
+def test_a_table_gets_choosers_and_sliders_in_its_own_words(house_client):
+    about = house_client.get("/api/model").json()
+    inputs = {each["name"]: each for each in about["inputs"]}
+    frame, _ = houses(120, seed=1)
+    assert list(inputs) == ["region", "built", "rooms", "sold", "kind"]
+    assert [each["kind"] for each in inputs.values()] == ["category", "number", "number", "date", "category"]
+    assert [each["missing"] for each in inputs.values()] == [False, False, True, False, True]
+    assert inputs["region"]["values"] == ["north", "south", "west"]
+    assert inputs["region"]["start"] == frame["region"].mode()[0]
+    assert inputs["kind"]["start"] == frame["kind"].mode()[0]
+    for name in ("built", "rooms"):
+        assert inputs[name]["step"] == 1
+        assert inputs[name]["start"] == round(inputs[name]["start"])
+        assert abs(inputs[name]["start"] - frame[name].median()) <= 0.5
+    assert (inputs["built"]["low"], inputs["built"]["high"]) == (frame["built"].min(), frame["built"].max())
+    days = frame["sold"].dt.strftime("%Y-%m-%d")
+    assert (inputs["sold"]["low"], inputs["sold"]["high"]) == (days.min(), days.max())
+    assert about["left_out"] == [{"name": "id", "reason": "it numbers the rows"}]
+
+
+def test_draws_at_a_row_of_a_table_are_pythons(house_client, of_houses):
+    asked = [PLACE, ["north", 2001, 3, "2020-02-29", None]]
+    body = {"x": asked, "n_samples": 7, "random_state": 5}
+    drawn = house_client.post("/sample", json=body).json()["y"]
+    frame = place_frame(*asked)
+    assert np.array_equal(drawn, of_houses.sample(frame, 7, random_state=5))
+    found = house_client.post("/quantiles", json={"x": asked}).json()["quantiles"]
+    assert np.array_equal(found, of_houses.predict_quantiles(frame))
+    answer = house_client.post("/api/distribution", json={"x": PLACE, "shifted": True}).json()
+    assert answer["outputs"][0]["mean"] == of_houses.predict(place_frame(PLACE))[0]
+    assert answer["outside"] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [("region", 3), ("kind", 3), ("built", None), ("rooms", None), ("sold", None)]
+)
+def test_a_sweep_goes_through_the_categories_years_and_days(house_client, of_houses, name, size):
+    about = house_client.get("/api/model").json()["inputs"]
+    j = [each["name"] for each in about].index(name)
+    answer = house_client.post("/api/sweep", json={"x": PLACE, "input": j}).json()
+    rows = [[*PLACE[:j], value, *PLACE[j + 1 :]] for value in answer["x"]]
+    assert np.array_equal(answer["mean"][0], of_houses.predict(place_frame(*rows)))
+    values = [value for value in answer["x"] if value is not None]
+    if about[j]["kind"] == "category":
+        assert values == about[j]["values"]
+        assert (None in answer["x"]) == about[j]["missing"]
+        assert len(answer["x"]) == size
+    else:
+        assert (values[0], values[-1]) == (about[j]["low"], about[j]["high"])
+        assert about[j]["kind"] == "date" or all(value == round(value) for value in values)
+    assert None not in answer["rows"]["x"]
+    assert set(answer["rows"]["x"]) <= {Inputs(of_houses).each[j].to_plain(v) for v in column(j)}
+
+
+def column(j):
+    model_free = houses(120, seed=1)[0].drop(columns="id").iloc[:, j]
+    if model_free.dtype.kind == "M":
+        return (model_free - pd.Timestamp(0)) / pd.Timedelta(days=1)
+    return model_free if model_free.dtype.kind in "if" else range(model_free.nunique())
+
+
+def test_the_test_of_a_table_is_pythons(house_client, of_houses):
+    first = house_client.post("/api/test", json={}).json()
+    x, y = houses(120, seed=1)
+    settings = {"norm": of_houses.norm_, "n_permutations": 499, "random_state": 0}
+    found = conditional_test(x, y, of_houses, Nearest(20), **settings)
+    assert first["pvalue"] == found.pvalue
+    assert first["centers"][0] == x["region"].iloc[found.centers].tolist()
+    assert first["trained_on"] is None
+    seen = visitor(create_app(of_houses, *houses(200))).get("/api/model").json()
+    assert seen["trained_on"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("j", "value", "word"),
+    [
+        *((0, "east", "category"), (0, None, "string"), (0, 1, "string"), (4, "castle", "flat")),
+        *((1, "1987", "number"), (1, None, "number"), (2, True, "number"), (2, "", "number")),
+        *((3, "2019-02-30", "date"), (3, "yesterday", "match"), (3, 17, "string"), (3, "9999-01-01", "date")),
+    ],
+)
+def test_values_that_a_column_cannot_have_are_refused_in_words(house_client, j, value, word):
+    row = [*PLACE[:j], value, *PLACE[j + 1 :]]
+    for path, body in (("/sample", {"x": [row]}), ("/api/distribution", {"x": row})):
+        answer = house_client.post(path, json=body)
+        assert answer.status_code == 422
+        assert word in " ".join(each["msg"] for each in answer.json()["detail"])
+
+
+def test_values_that_no_observed_row_has_are_told_of(of_houses):
+    x, y = houses(120, seed=1)
+    app = visitor(create_app(of_houses, x[x["region"] != "west"], y[x["region"] != "west"]))
+
+    def outside(**changed):
+        row = dict(zip(("region", "built", "rooms", "sold", "kind"), PLACE, strict=True)) | changed
+        return " ".join(app.post("/api/distribution", json={"x": list(row.values())}).json()["outside"])
+
+    assert "region = west" in outside(region="west")
+    assert "built = 2040 is above" in outside(built=2040)
+    assert "sold = 2010-01-01 is below" in outside(sold="2010-01-01")
+
+
+def test_a_table_is_explored_without_rows_and_under_other_names(of_houses):
+    names = ["number", "area", "year", "size", "day", "type"]
+    app = visitor(create_app(of_houses, feature_names=names, target_names=["euro"]))
+    about = app.get("/api/model").json()
+    assert [each["name"] for each in about["inputs"]] == names[1:]
+    assert about["left_out"][0]["name"] == "number"
+    start = [each["start"] for each in about["inputs"]]
+    assert app.post("/api/distribution", json={"x": start}).status_code == 200
+    for j in range(len(start)):
+        assert app.post("/api/sweep", json={"x": start, "input": j}).json()["rows"] is None
+
+
+@given(seed=st.integers(0, 50))
+@settings(max_examples=10, deadline=None)
+def test_tables_become_numbers_and_back(of_houses, seed):
+    inputs = Inputs(of_houses)
+    frame, _ = houses(30, seed)
+    x = inputs.encode(frame)
+    assert np.array_equal(inputs.encode(inputs.decode(x)), x, equal_nan=True)
+    plain = [[each.to_plain(v) for each, v in zip(inputs.each, row, strict=True)] for row in x]
+    again = [[each.from_plain(v) for each, v in zip(inputs.each, row, strict=True)] for row in plain]
+    assert np.array_equal(again, x, equal_nan=True)
+    assert np.array_equal(inputs.model.predict(inputs.decode(x)), of_houses.predict(frame))
 
 
 # ---- curves of training
@@ -639,7 +817,7 @@ def test_misuse_is_told(model, tmp_path):
     for arguments, words in [
         (((Ridge(),), {}), "LocalW2Regressor"),
         (((model, x), {}), "together"),
-        (((model, x[:, :1], y), {}), "fitted"),
+        (((model, x[:, :1], y), {}), "features"),
         (((model, x, y[:-1]), {}), "row"),
         (((model,), {"feature_names": ["a"]}), "feature_names"),
         (((model,), {"target_names": ["a", "b"]}), "target_names"),
@@ -663,13 +841,12 @@ def test_a_port_in_use_is_told():
 # ---- fuzzing by the schema
 
 
-def fuzz(model, per_operation):
+def fuzz(app, per_operation):
     """Ask every operation with data that fit the schema and data that do not; the statuses that came."""
     schemathesis = pytest.importorskip("schemathesis")
-    from hypothesis import HealthCheck, Phase, given, settings
+    from hypothesis import HealthCheck, Phase
     from schemathesis.specs.openapi import checks
 
-    app = create_app(model, *rows(60, seed=1))
     schema = schemathesis.openapi.from_asgi("/openapi.json", app, headers={"host": "localhost"})
     kept = [
         checks.status_code_conformance,
@@ -703,14 +880,16 @@ def fuzz(model, per_operation):
     return statuses
 
 
-def test_fuzzed_requests_never_fail(model):
-    statuses = fuzz(model, per_operation=8)
+@pytest.mark.parametrize("kind", ["numbers", "table"])
+def test_fuzzed_requests_never_fail(model, of_houses, kind):
+    fitted, observed = (model, rows(60, seed=1)) if kind == "numbers" else (of_houses, houses(60, seed=1))
+    statuses = fuzz(create_app(fitted, *observed), per_operation=8)
     assert len(statuses) >= 60
     assert {200, 422} <= set(statuses) <= {200, 400, 413, 422}
 
 
 @pytest.mark.slow
 def test_two_thousand_fuzzed_requests_never_fail(model):
-    statuses = fuzz(model, per_operation=230)
+    statuses = fuzz(create_app(model, *rows(60, seed=1)), per_operation=230)
     assert len(statuses) >= 2000
     assert {200, 422} <= set(statuses) <= {200, 400, 413, 422}

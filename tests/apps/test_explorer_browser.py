@@ -26,7 +26,7 @@ import uvicorn  # noqa: E402
 from playwright.sync_api import expect, sync_playwright  # noqa: E402
 from sklearn.linear_model import Ridge  # noqa: E402
 
-from localw2 import LocalW2Regressor, load  # noqa: E402
+from localw2 import LocalW2Regressor, Network, load  # noqa: E402
 from localw2.apps.explorer import create_app  # noqa: E402
 from localw2.apps.explorer.server import listen, make_config  # noqa: E402
 from localw2.apps.tables.tables import write_table  # noqa: E402
@@ -46,7 +46,7 @@ def rows(n, seed=0):
 
 @pytest.fixture(scope="module")
 def model():
-    return LocalW2Regressor(base=Ridge(), max_epochs=5, width=10, n_folds=3, random_state=0).fit(*rows(150))
+    return LocalW2Regressor(law=Network(epochs=5, width=10), base=Ridge(), random_state=0).fit(*rows(150))
 
 
 @contextmanager
@@ -274,7 +274,7 @@ def test_the_first_fit_is_watched_and_then_explored(browser, tmp_path):
             opened.goto(url)
             expect(opened.locator("#training-state")).to_have_text("Waiting for a fit: no epoch yet.")
             assert not opened.is_visible("#inputs")
-            with command(*fit, "--max-epochs", 600, "--out", model) as fitting:
+            with command(*fit, "--law", "network", "--epochs", 600, "--out", model) as fitting:
                 while "A fit is running: epoch" not in (said := opened.inner_text("#training-state")):
                     assert fitting.poll() is None, f"the fit ended unseen ({fitting.returncode}): {said}"
                     opened.wait_for_timeout(50)
@@ -311,6 +311,91 @@ def test_a_narrow_screen_needs_no_scrolling_sideways(browser, home, scheme):
         assert opened.evaluate(places) == before
         colour = opened.evaluate("getComputedStyle(document.body).backgroundColor")
         assert (max(int(v) for v in colour[4:-1].split(",")) < 60) == (scheme == "dark")
+
+
+def flights(n, seed=0):
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame(
+        {
+            "airline": np.where(rng.random(n) < 0.15, None, rng.choice(["Alpha", "Beta air", "Gamma"], n)),
+            "built": rng.integers(1990, 2021, n),
+            "day": pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.integers(0, 200, n), unit="D"),
+            "load": np.where(rng.random(n) < 0.2, np.nan, rng.uniform(0, 1, n).round(2)),
+        }
+    )
+    mean = 50.0 * (frame["airline"] == "Alpha") + (frame["built"] - 2000)
+    return frame, pd.Series(mean + 5 * rng.normal(size=n), name="delay")
+
+
+def test_a_table_is_explored_by_choosers_dates_and_missing_values(browser):
+    fitted = LocalW2Regressor(law=Network(epochs=5, width=10), base=Ridge(), random_state=0)
+    fitted.fit(*flights(150))
+
+    def expected(*row):
+        frame = pd.DataFrame([row], columns=["airline", "built", "day", "load"])
+        frame = frame.astype({"load": float}).assign(day=pd.to_datetime(frame["day"]))
+        return fitted.predict(frame)[0]
+
+    with serving(create_app(fitted, *flights(120, seed=1))) as url, watched(browser, url) as opened:
+        start(opened, url)
+        expect(opened.locator("#distribution-title")).to_have_text("Distribution of delay")
+        options = opened.locator("#choice-0 option").all_inner_texts()
+        assert options == ["Alpha", "Beta air", "Gamma", "missing"]
+        built, day = opened.input_value("#number-1"), opened.input_value("#number-2")
+        assert built.isdigit()
+        assert opened.inner_text("#ends-1").split()[0] == "1990"
+        load = float(opened.input_value("#number-3"))
+        means = {}
+        for name in ("Alpha", "Gamma", "missing"):
+            opened.select_option("#choice-0", label=name)
+            value = None if name == "missing" else name
+            settled(opened, value, int(built), day, load)
+            means[name] = number(opened.inner_text("#mean"))
+            assert means[name] == pytest.approx(expected(value, int(built), day, load), rel=1e-3)
+        assert means["Alpha"] > means["Gamma"] + 20
+        # The curve along another input is that of the chosen category.
+        opened.select_option("#swept", label="built")
+        opened.wait_for_function("() => document.getElementById('bands').layout.xaxis.title.text === 'built'")
+        curves = {}
+        for name in ("Alpha", "Gamma"):
+            before = line(opened, "bands", "mean")
+            opened.select_option("#choice-0", label=name)
+            opened.wait_for_function(
+                """y => JSON.stringify(y) !== JSON.stringify(
+                    document.getElementById('bands').data.find((trace) => trace.name === 'mean').y)""",
+                arg=before[1],
+            )
+            years, curves[name] = line(opened, "bands", "mean")
+            assert years == sorted({round(year) for year in years})
+        assert (np.array(curves["Alpha"]) > np.array(curves["Gamma"])).all()
+        # By category: one strip for each, missing ones too.
+        opened.select_option("#swept", label="airline")
+        opened.wait_for_function(
+            "() => document.getElementById('bands').layout.xaxis.title.text === 'airline'"
+        )
+        assert opened.evaluate("document.getElementById('bands').layout.xaxis.ticktext") == options
+        expect(opened.locator("#swept-rows")).to_contain_text("current category")
+        # Missing and back, another day, and the way to the start.
+        opened.check("#missing-3")
+        settled(opened, "Gamma", int(built), day, None)
+        assert opened.is_disabled("#slider-3")
+        opened.fill("#number-2", "2024-03-05")
+        settled(opened, "Gamma", int(built), "2024-03-05", None)
+        mean = expected("Gamma", int(built), "2024-03-05", None)
+        assert number(opened.inner_text("#mean")) == pytest.approx(mean, rel=1e-3)
+        opened.uncheck("#missing-3")
+        settled(opened, "Gamma", int(built), "2024-03-05", load)
+        opened.fill("#number-2", "2030-01-01")
+        expect(opened.locator("#warning")).to_contain_text("day = 2030-01-01 is above")
+        opened.focus("#slider-2")
+        opened.keyboard.press("End")
+        opened.keyboard.press("ArrowLeft")
+        last = flights(120, seed=1)[0]["day"].max() - pd.Timedelta(days=1)
+        settled(opened, "Gamma", int(built), f"{last:%Y-%m-%d}", load)
+        opened.click("#run-test")
+        opened.wait_for_selector("#map .main-svg")
+        opened.select_option("#map-x", label="airline")
+        opened.wait_for_function("() => document.getElementById('map').layout.xaxis.ticktext.length === 4")
 
 
 def test_a_token_leaves_the_address(browser, model):

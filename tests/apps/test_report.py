@@ -1,15 +1,21 @@
 """The report: complete in itself, true to the numbers, safe with any text, honest about seen rows."""
 
+import json
 import re
 from html.parser import HTMLParser
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.linear_model import Ridge
+from typer.testing import CliRunner
 
-from localw2 import LocalW2ODE, LocalW2Regressor, RandomCoefficientRegressor, diagnose
+from localw2 import BallLaw, LocalW2ODE, LocalW2Regressor, Network, RandomCoefficientRegressor, load
+from localw2.apps.cli import app
+from localw2.apps.cli.model_files import save_model
 from localw2.apps.report import report_html, write_report
 from localw2.apps.report.trajectories import JUDGED, _paths, _simulate
+from localw2.estimators.scores import score_rows
 from localw2.metrics import crps
 
 pytest.importorskip("matplotlib")
@@ -26,7 +32,7 @@ def problem(n, seed, d=1):
 
 @pytest.fixture(scope="module")
 def fitted():
-    return LocalW2Regressor(base=Ridge(), max_epochs=20, random_state=0).fit(*problem(200, 0))
+    return LocalW2Regressor(law=Network(epochs=20), base=Ridge(), random_state=0).fit(*problem(200, 0))
 
 
 @pytest.fixture(scope="module")
@@ -85,11 +91,11 @@ def test_names_inside_the_pictures_are_unique_and_found(page):
 
 def test_every_section_is_there_with_a_picture_where_one_belongs(page):
     text = " ".join(Document(page).text)
-    for words in ("Predictions and observations", "selected inputs", "Can it be trusted?", "Data", "Model",
-                  "Citation", "arXiv:2406.06825", "dose, mg", "response", "new.csv"):  # fmt: skip
+    for words in ("Predictions and observations", "Column by column", "selected rows", "Can it be trusted?",
+                  "Data", "Model", "Citation", "arXiv:2406", "dose, mg", "response", "new.csv"):  # fmt: skip
         assert words in text
-    assert page.count("<svg") == 5
-    assert page.count('role="img"') == page.count("aria-label=") == 5
+    assert page.count("<svg") == 7
+    assert page.count('role="img"') == page.count("aria-label=") == 7
 
 
 def test_numbers_are_those_of_the_metrics(page, fitted):
@@ -99,14 +105,15 @@ def test_numbers_are_those_of_the_metrics(page, fitted):
     tiles = re.findall(r"<li><b>([^<]*)</b>", page)
     error = np.sqrt(((y - fitted.predict(x)) ** 2).mean())
     assert tiles[0] == f"{error:.4g}"
-    assert float(tiles[1]) == pytest.approx(crps(y, draws).mean(), rel=2e-3)
+    # From 200 draws, the CRPS of a row has an error of about its SD / sqrt(200), and there are 150 rows.
+    assert float(tiles[1]) == pytest.approx(crps(y, draws).mean(), rel=0.02)
     assert tiles[2] == f"{100 * ((y >= lower) & (y <= upper)).mean():.1f} %"
     assert tiles[3] == f"{(upper - lower).mean():.4g}"
 
 
 def test_the_verdict_is_that_of_diagnose(page, fitted):
     x, y = problem(150, 1)
-    found = diagnose(x, y, fitted.sample(x, 400, random_state=0), names=["dose, mg", "age"], random_state=0)
+    found = fitted.diagnose(x, y, names=["dose, mg", "age"], random_state=0)
     assert found.verdict[0] in " ".join(Document(page).text)
     assert "where it is" not in found.verdict[0]
     wrong = report_html(fitted, x, y + 3.0)
@@ -133,9 +140,9 @@ def test_text_from_outside_stays_text(fitted):
 
 def test_several_outputs_have_their_own_pictures():
     x, y = problem(150, 3, d=2)
-    model = LocalW2Regressor(base=Ridge(), max_epochs=5, random_state=0).fit(x, y)
+    model = LocalW2Regressor(law=Network(epochs=5), base=Ridge(), random_state=0).fit(x, y)
     page = report_html(model, *problem(100, 4, d=2), target_names=["a", "b"])
-    assert page.count("<svg") == 8
+    assert page.count("<svg") == 12
     Document(page)
 
 
@@ -167,6 +174,102 @@ def test_a_failed_report_leaves_the_old_one(tmp_path, fitted):
 def test_a_model_without_draws_is_refused():
     with pytest.raises(ValueError, match="Ridge"):
         report_html(Ridge(), *problem(60, 2))
+
+
+# --- tables ---
+
+
+def trips(n, seed):
+    """A table with text, missing values, a year, a date and a row number, and outputs that depend on them."""
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame(
+        {
+            "trip": np.arange(n),
+            "city": rng.choice(["Oslo", "Rome & Milan", "Wien"], n),
+            "year": rng.integers(1995, 2021, n),
+            "load": np.where(rng.random(n) < 0.2, np.nan, rng.normal(size=n)),
+            "start": pd.Timestamp("2019-03-01") + pd.to_timedelta(rng.integers(0, 300, n), unit="D"),
+        }
+    )
+    y = 4.0 * (frame["city"] == "Oslo") + 0.1 * (frame["year"] - 2000) + rng.normal(size=n)
+    return frame, pd.Series(y, name="delay [min]")
+
+
+@pytest.fixture(scope="module")
+def of_trips():
+    with pytest.warns(UserWarning, match="trip"):
+        return LocalW2Regressor(law="balls", base=Ridge(), random_state=0).fit(*trips(200, 0))
+
+
+@pytest.fixture(scope="module")
+def trip_page(of_trips):
+    return report_html(of_trips, *trips(150, 1))
+
+
+def test_a_table_is_reported_in_its_own_words(trip_page):
+    text = " ".join(Document(trip_page).text)
+    assert "delay [min] given city, year, load, start" in text
+    missing = f"{100 * trips(150, 1)[0]['load'].isna().mean():.1f} %"
+    for words in ("city = Oslo", "Rome & Milan", "trip (it numbers the rows)", missing, "2019-0"):
+        assert words in text
+    assert "missing city" not in text
+    assert "city_" not in text
+    assert not re.search(r"\b(199\d|200\d|201\d)\.0\b|2e\+03|2\.01e\+03", text)
+
+
+def test_a_category_has_its_names_on_the_axis(trip_page):
+    svg = trip_page[trip_page.index('aria-label="delay [min] by city"') :]
+    svg = svg[: svg.index("</svg>")]
+    for word in ("Oslo", "Rome &amp; Milan", "Wien", "city", "delay [min]"):
+        assert f">{word}</text>" in svg
+
+
+def test_other_columns_are_held_at_typical_values(trip_page):
+    frame, _ = trips(150, 1)
+    held = re.search(r"typical values: ([^<]*)\.</p>", trip_page)[1].split(", ")
+    typical = dict(each.split(" = ") for each in held)
+    assert typical["city"] == frame["city"].mode()[0].replace("&", "&amp;")
+    assert abs(int(typical["year"]) - frame["year"].median()) <= 0.5
+    days = frame["start"].sort_values()
+    assert days.iloc[74] <= pd.Timestamp(typical["start"]) <= days.iloc[75]
+
+
+def test_the_same_table_by_names_or_loaded_gives_the_same_report(trip_page, of_trips, tmp_path):
+    of_trips.save(tmp_path / "m")
+    frame, y = trips(150, 1)
+    assert report_html(load(tmp_path / "m"), frame, y) == trip_page
+    other = report_html(of_trips, frame, y, feature_names=list("abcde"), target_names=["z"])
+    assert "z given b, c, d, e" in other
+
+
+def test_report_and_evaluate_give_the_same_score(trip_page, of_trips, tmp_path):
+    frame, y = trips(150, 1)
+    found = score_rows(of_trips, frame, y, list(frame)).list_scores(["delay"])["delay"]
+    tiles = re.findall(r"<li><b>([^<]*)</b>", trip_page)
+    assert tiles[:2] == [f"{found['rmse']:.4g}", f"{found['crps']:.4g}"]
+    assert tiles[2] == f"{100 * found['coverage']:.1f} %"
+    save_model(of_trips, str(tmp_path / "m"), features=list(frame), targets=["delay [min]"])
+    frame.assign(**{"delay [min]": y}).to_csv(tmp_path / "new.csv", index=False)
+    printed = CliRunner().invoke(app, ["evaluate", str(tmp_path / "m"), str(tmp_path / "new.csv"), "--json"])
+    scores = json.loads(printed.stdout)["targets"]["delay [min]"]
+    assert scores["crps"] == pytest.approx(found["crps"], rel=1e-12)
+    assert scores["rmse"] == pytest.approx(found["rmse"], rel=1e-12)
+
+
+def test_weights_of_a_pool_are_listed(trip_page, of_trips):
+    text = " ".join(Document(trip_page).text)
+    assert of_trips.weights_
+    for member, weight in of_trips.weights_.items():
+        assert f"{member} {100 * weight:.0f} %" in text
+
+
+def test_a_law_without_a_network_is_reported_and_a_plain_one_has_no_gaps(page):
+    x, y = problem(200, 0)
+    model = LocalW2Regressor(law=BallLaw(), base=Ridge(), random_state=0).fit(x, y)
+    found = report_html(model, *problem(100, 1))
+    assert Document(found).tags.count("svg") == 6  # all but the training curve
+    assert "missing" not in found
+    assert "not use" not in page
 
 
 # --- trajectories ---

@@ -98,11 +98,13 @@ def test_text_is_kept_as_it_is(tmp_path):
     assert table.frame["y"].tolist() == list(range(len(cells)))
 
 
-def test_a_numeric_column_with_a_typo_is_not_taken_for_categories(tmp_path):
+def test_a_numeric_column_with_a_text_is_read_as_categorical_with_a_warning(tmp_path):
     table = read_table(save(tmp_path, "x,day,size\n1,2024-01-31,s\n2,2024-02-01,4\nb?,2024-02-01,m\n"))
     assert table.features(["day", "size"]).shape == (3, 2)
-    with pytest.raises(ValueError, match=r"'x' of data.csv is mostly numeric, but 'b.' in row 3"):
-        table.features(["day", "x"])
+    with pytest.warns(UserWarning, match=r"'x' of data.csv .*'b.' in row 3"):
+        assert table.features(["day", "x"])["x"].tolist() == ["1", "2", "b?"]
+    with pytest.raises(ValueError, match=r"'x' of data.csv must be numeric, but 'b.' in row 3"):
+        table.numbers(["x"])
     with pytest.raises(ValueError, match=r"'day' of data.csv .*'2024-01-31' in row 1"):
         table.numbers(["day"])
     # Strings of digits in a typed file are meant as categories.
@@ -153,6 +155,18 @@ def test_no_rows_and_infinite_cells(tmp_path):
 
 def test_a_blank_name_is_named_by_its_position(tmp_path):
     assert columns(tmp_path, ",x\n0,5\n1,6\n") == {"column1": [0, 1], "x": [5, 6]}
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.parquet"])
+def test_whole_numbers_with_gaps_stay_whole(name, tmp_path):
+    years = pd.array([2019, None, 2021], dtype="Int64")
+    write_table(tmp_path / name, pd.DataFrame({"year": years, "size": [1.5, np.nan, 2.0]}))
+    table = read_table(tmp_path / name)
+    np.testing.assert_array_equal(table.numbers(["year"], missing=True)[:, 0], [2019, np.nan, 2021])
+    write_table(tmp_path / "again.csv", table.frame)
+    assert (tmp_path / "again.csv").read_text() == "year,size\n2019,1.5\n,\n2021,2.0\n"
+    write_table(tmp_path / "again.json", table.frame)
+    assert json.loads((tmp_path / "again.json").read_text())["year"] == [2019, None, 2021]
 
 
 def test_underscores_are_not_part_of_numbers(tmp_path):

@@ -13,6 +13,8 @@ def test_rough_balls_hold_a_fifth_of_the_rows_whatever_the_unit():
     assert (rough_balls(x * [1, 1000, 1e-3] + 1e6).rows == hoods.rows).all()
     assert set(rough_balls(x[:3]).sizes.tolist()) == {2}
     assert set(rough_balls(np.arange(1000.0)).sizes.tolist()) == {150}
+    assert set(rough_balls(x, min_size=150).sizes.tolist()) == {150}
+    assert set(rough_balls(x[:90], min_size=150).sizes.tolist()) == {90}
 
 
 def test_rough_balls_of_many_rows_are_disjoint_cells(monkeypatch):
@@ -22,6 +24,7 @@ def test_rough_balls_of_many_rows_are_disjoint_cells(monkeypatch):
     assert sorted(hoods.rows.tolist()) == list(range(1000))
     assert hoods.sizes.max() <= 200
     assert rough_balls(x[:400]).n_edges > 400
+    assert rough_balls(x, min_size=150).sizes.min() >= 150
 
 
 class TestLocalSpread:

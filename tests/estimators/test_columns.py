@@ -1,25 +1,14 @@
-"""Tables with missing values and categories: what a regressor makes of them, against plain numbers."""
+"""A regressor on tables with missing values and categories: fit, judgement, pages and files."""
 
-import warnings
 from dataclasses import replace
-from decimal import Decimal
 
 import numpy as np
 import pandas as pd
 import pytest
-import torch
-from sklearn.base import BaseEstimator
 
 from localw2 import LocalW2Regressor, Nearest, SeenRowsWarning, conditional_test, load
-from localw2.apps.explorer.answers import Answers
-from localw2.apps.report import report_html
-from localw2.estimators.tables import MOST_CATEGORIES, read_rows, read_table
 
 QUICK = {"max_epochs": 5, "width": 8, "random_state": 0}
-
-
-class Table(BaseEstimator):
-    """What the functions want of an estimator."""
 
 
 def table(n=120, seed=0):
@@ -30,73 +19,6 @@ def table(n=120, seed=0):
     y = x["dose"].to_numpy() + 3 * (x["site"] == "north") + 0.1 * rng.normal(size=n)
     x.loc[::7, "dose"] = np.nan
     return x, y.to_numpy()
-
-
-def test_complete_numbers_stay_as_they_are():
-    x = np.random.default_rng(0).normal(size=(30, 3))
-    for given in (x, pd.DataFrame(x), x.tolist()):
-        matrix, _, columns = read_table(Table(), given, x[:, 0])
-        assert columns.encoder is None
-        assert columns.width == 3
-        np.testing.assert_array_equal(matrix, x)
-
-
-def test_missing_numbers_become_medians_with_an_indicator_and_categories_become_columns():
-    x, y = table()
-    matrix, _, columns = read_table(Table(), x, y)
-    dose, missing = x["dose"].fillna(x["dose"].median()), x["dose"].isna()
-    by_hand = [dose, missing, x["site"] == "north", x["site"] == "south"]
-    by_hand += [x["grade"] == k for k in range(3)] + [~x["lit"], x["lit"]]
-    np.testing.assert_array_equal(matrix, np.column_stack(by_hand).astype(float))
-    estimator = Table()
-    read_table(estimator, x, y)
-    np.testing.assert_array_equal(read_rows(estimator, x[:5], columns), matrix[:5])
-    as_list = x[:5].astype(object).to_numpy()
-    vars(estimator).pop("feature_names_in_")
-    np.testing.assert_array_equal(read_rows(estimator, as_list, columns), matrix[:5])
-
-
-def test_missing_values_in_arrays():
-    x = np.random.default_rng(1).normal(size=(40, 2))
-    x[3, 1] = np.nan
-    matrix, _, columns = read_table(Table(), x, x[:, 0])
-    assert matrix.shape == (40, 3)
-    assert columns.complete == (0,)
-    assert matrix[3].tolist() == [x[3, 0], np.nanmedian(x[:, 1]), 1.0]
-
-
-def test_rare_categories_share_the_zeros():
-    towns = [f"town {i}" for i in range(100)]
-    x = pd.DataFrame({"a": np.arange(300.0), "town": np.resize(towns, 300)})
-    assert read_table(Table(), x, np.arange(300.0))[0].shape[1] == 1 + MOST_CATEGORIES
-
-
-@pytest.mark.parametrize(
-    ("change", "name"),
-    [
-        (lambda x: x.assign(when=pd.Timestamp("2020-01-01")), "when"),
-        (lambda x: x.assign(empty=np.nan), "empty"),
-        (lambda x: x.assign(huge=np.inf), "huge"),
-        (lambda x: x.assign(void=pd.Series([None] * len(x), dtype=object)), "void"),
-        (lambda x: x.assign(mixed=["a", 1] * (len(x) // 2)), "mixed"),
-        (lambda x: x.assign(day=pd.Series([pd.Timestamp(0)] * len(x), dtype=object)), "day"),
-        (lambda x: x.assign(month=pd.period_range("2020", periods=len(x), freq="M")), "month"),
-    ],
-)
-def test_columns_that_mean_nothing_are_refused_by_name(change, name):
-    x, y = table()
-    with pytest.raises(ValueError, match=f"'{name}'"):
-        LocalW2Regressor(**QUICK).fit(change(x), y)
-
-
-def test_an_unexpected_missing_value_is_an_error_and_an_unknown_category_a_warning():
-    x, y = table()
-    x["full"] = 1.0 * np.arange(len(x))
-    model = LocalW2Regressor(base=None, **QUICK).fit(x, y)
-    with pytest.raises(ValueError, match="full"):
-        model.predict(x.assign(full=np.nan))
-    with pytest.warns(UserWarning, match="west"):
-        assert np.isfinite(model.predict(x.assign(site="west"))).all()
 
 
 def test_the_whole_chain_learns_from_categories_and_missing_values_and_survives_a_file(tmp_path):
@@ -118,120 +40,6 @@ def test_the_whole_chain_learns_from_categories_and_missing_values_and_survives_
     assert np.isfinite(LocalW2Regressor(base=None, calibrate=True, **QUICK).fit(x, y).predict(new)).all()
 
 
-@pytest.mark.parametrize("kind", ["object", "missing", "decimal", "Float64", "Int64"])
-def test_numbers_of_any_type_are_numbers(kind):
-    """Numbers as objects, and pandas' own types with missing values, give what plain floats give."""
-    rng = np.random.default_rng(0)
-    x = pd.DataFrame({"a": rng.integers(-50, 50, 80).astype(float), "c": rng.choice(["u", "v"], 80)})
-    if kind in ("missing", "Float64", "Int64"):
-        x.loc[::9, "a"] = np.nan
-    expected = read_table(Table(), x, x.index)[0]
-    convert = {
-        "object": lambda a: a.astype(object),
-        "missing": lambda a: a.astype(object).where(a.notna(), None),
-        "decimal": lambda a: a.map(Decimal),
-    }
-    converted = convert.get(kind, lambda a: a.astype(kind))(x["a"])
-    np.testing.assert_array_equal(read_table(Table(), x.assign(a=converted), x.index)[0], expected)
-    alone = read_table(Table(), pd.DataFrame({"a": converted, "b": 1.0 * x.index}), x.index)[0]
-    assert alone.dtype == np.float64
-    assert alone.shape[1] == (3 if x["a"].isna().any() else 2)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda x: np.ma.masked_array(np.nan_to_num(x, nan=-999.0), np.isnan(x)),
-        lambda x: np.where(np.isnan(x), None, x.astype(object)),
-        lambda x: [[None if np.isnan(v) else v for v in row] for row in x.tolist()],
-        torch.tensor,
-    ],
-)
-def test_missing_values_in_other_tables(make):
-    x = np.random.default_rng(1).normal(size=(40, 2))
-    x[3, 1] = np.nan
-    expected, _, columns = read_table(Table(), x, x[:, 0])
-    found = read_table(estimator := Table(), make(x), x[:, 0])[0]
-    np.testing.assert_array_equal(found, expected)
-    np.testing.assert_array_equal(read_rows(estimator, make(x[2:5]), columns), expected[2:5])
-
-
-def test_a_masked_y_is_a_missing_one():
-    x = np.arange(20.0)[:, None]
-    with pytest.raises(ValueError, match="NaN"):
-        read_table(Table(), x, np.ma.masked_array(x[:, 0], x[:, 0] == 3))
-
-
-def test_categories_without_a_frame_are_refused():
-    x = np.array([[1.0, "u"], [2.0, "v"]], dtype=object)
-    with pytest.raises(ValueError, match="categorical"):
-        read_table(Table(), x, [0.0, 1.0])
-
-
-def test_dates_are_refused_wherever_they_come():
-    x, y = table()
-    model = LocalW2Regressor(base=None, **QUICK).fit(x, y)
-    dates = pd.Series(pd.date_range("2020", periods=len(x)))
-    with pytest.raises(ValueError, match="dose"):
-        model.predict(x.assign(dose=dates.to_numpy()))
-    with pytest.raises(ValueError, match="datetime64"):
-        LocalW2Regressor(**QUICK).fit(x, dates)
-    plain = np.arange(20.0)[:, None]
-    with pytest.raises(ValueError, match="datetime64"):
-        LocalW2Regressor(**QUICK).fit(plain.astype("datetime64[D]"), plain[:, 0])
-    numbers = LocalW2Regressor(base=None, **QUICK).fit(pd.DataFrame({"a": plain[:, 0]}), plain[:, 0])
-    with pytest.raises(ValueError, match="datetime64"):
-        numbers.predict(pd.DataFrame({"a": pd.date_range("2020", periods=3)}))
-
-
-def test_text_where_there_were_numbers_is_refused():
-    x, y = table()
-    model = LocalW2Regressor(base=None, **QUICK).fit(x, y)
-    with pytest.raises(ValueError, match="dose"):
-        model.predict(x.assign(dose="much"))
-
-
-def test_a_missing_value_in_a_column_that_had_none_is_an_error():
-    x, y = table()
-    model = LocalW2Regressor(base=None, **QUICK).fit(x, y)
-    with pytest.raises(ValueError, match="site"):
-        model.predict(x.assign(site=None))
-    numbers = np.random.default_rng(0).normal(size=(30, 2))
-    plain = LocalW2Regressor(base=None, **QUICK).fit(pd.DataFrame(numbers, columns=["a", "b"]), numbers[:, 0])
-    with pytest.raises(ValueError, match="missing"):
-        plain.predict(pd.DataFrame({"a": [1.0], "b": [np.nan]}))
-
-
-def test_unknown_categories_are_warned_of_unless_rare_ones_share_the_zeros():
-    rng = np.random.default_rng(0)
-    for count, missing in (
-        (MOST_CATEGORIES, False),
-        (MOST_CATEGORIES - 1, True),
-        (MOST_CATEGORIES + 1, True),
-    ):
-        values = rng.permutation(np.resize([f"k{i:03d}" for i in range(count)], 400)).astype(object)
-        if missing:
-            values[:3] = None
-        x = pd.DataFrame({"a": np.arange(400.0), "k": values})
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            _, _, columns = read_table(estimator := Table(), x, x["a"])  # rows of the fit are no news
-        new = x[5:9].assign(k="new")
-        if count > MOST_CATEGORIES:
-            assert len(read_rows(estimator, new, columns)) == 4  # rare categories are all alike
-        else:
-            with pytest.warns(UserWarning, match="new"):
-                read_rows(estimator, new, columns)
-
-
-def test_whole_numbers_as_categories_are_known_again_in_an_array():
-    rng = np.random.default_rng(0)
-    x = pd.DataFrame({"a": rng.normal(size=60), "k": pd.Categorical(rng.integers(3, size=60))})
-    matrix, _, columns = read_table(estimator := Table(), x, x["a"])
-    vars(estimator).pop("feature_names_in_")
-    np.testing.assert_array_equal(read_rows(estimator, x.astype(float).to_numpy(), columns), matrix)
-
-
 def test_judgement_of_tables_with_categories():
     """A diagnosis calls the columns by name, and a test on training rows warns that they were seen."""
     x, y = table()
@@ -242,21 +50,13 @@ def test_judgement_of_tables_with_categories():
     assert tested.seen_share == 1.0
     new, truth = table(seed=1)
     assert not conditional_test(new, truth, model.sample, Nearest(20), random_state=0).seen
-    names = model.columns_.encoded_names()
-    assert names[:4] == ["dose", "missing dose", "site_north", "site_south"]
-    assert model.columns_.encoded_names(list("abcd"))[:3] == ["a", "missing a", "b_north"]
+    names = model.columns_.expanded_names()
+    assert names[:4] == ["dose", "lit", "missing dose", "site_north"]
+    assert model.columns_.expanded_names(list("abcd"))[:4] == ["a", "d", "missing a", "b_north"]
     found = model.diagnose(new, truth, random_state=0, names=list("abcd"), x_train=None)
     assert found.verdict
     with pytest.raises(ValueError, match="names"):
         model.diagnose(new, truth, names=["a", "b"])
-
-
-def test_true_and_false_are_known_again_as_numbers():
-    x, y = table()
-    matrix, _, columns = read_table(estimator := Table(), x[["dose", "lit"]], y)
-    for kind in (int, float):
-        again = x[["dose", "lit"]].assign(lit=x["lit"].astype(kind))
-        np.testing.assert_array_equal(read_rows(estimator, again, columns), matrix)
 
 
 def test_a_test_of_tables_in_lists_and_beside_the_rows_of_the_fit():
@@ -274,29 +74,13 @@ def test_a_test_of_tables_in_lists_and_beside_the_rows_of_the_fit():
     assert seen.seen_share == 1
 
 
-def test_report_and_explorer_show_the_numbers_that_a_table_became():
-    x, y = table()
-    model = LocalW2Regressor(base=None, **QUICK).fit(x, y)
-    new, truth = table(seed=1)
-    page = report_html(model, new, truth, n_samples=40)
-    assert "site_north" in page
-    assert "missing dose" in page
-    for rows in ((None, None), (new, truth)):
-        answers = Answers(model, *rows, None, None)
-        assert list(answers.names) == model.columns_.encoded_names()
-        numbers = read_rows(model, new[:1], model.columns_)
-        expected = model.predict(new[:1])
-        np.testing.assert_allclose(answers.model.predict(numbers), expected, rtol=1e-12)
-    assert answers.data.X.shape == (120, len(answers.names))
-
-
 @pytest.mark.parametrize(
     ("change", "word"),
     [
         ({"n_features": 3}, "feature_names"),
         ({"n_features": 10**6}, "feature_names"),
-        ({"encoded_columns": [[0], [9]]}, "encoder"),
-        ({"encoded_columns": None}, "LocalW2Regressor"),
+        ({"table": {"used": [9]}}, "damaged"),
+        ({"table": None}, "float64"),
         ({"balls": {"delta": [0.1, 0.2], "norm": None}}, "balls"),
     ],
 )
@@ -316,3 +100,21 @@ def test_rows_too_far_away_are_refused_before_the_base_sees_them():
     for ask in (model.predict, model.sample, model.predict_quantiles, model.predict_interval):
         with pytest.raises(ValueError, match="units"):
             ask([[1e150]])
+
+
+def test_a_survey_loses_its_identifier_only_and_new_rows_need_not_be_complete(tmp_path):
+    rng = np.random.default_rng(0)
+    x, y = table(200)
+    x = x.assign(who=[f"person {k}" for k in range(200)], seen=pd.Timestamp("2020-01-01"))
+    x["seen"] += pd.to_timedelta(rng.integers(300, size=200), unit="D")
+    with pytest.warns(UserWarning, match="left out: 'who'"):
+        model = LocalW2Regressor(base=None, **QUICK).fit(x, y)
+    assert [model.columns_.names[j] for j in model.columns_.dropped] == ["who"]
+    model.save(tmp_path / "model")
+    again = load(tmp_path / "model")
+    expected = model.predict(x[:5])
+    np.testing.assert_array_equal(again.predict(x[:5].drop(columns="who")), expected)
+    with pytest.warns(UserWarning, match="west"):
+        assert np.isfinite(again.predict(x.assign(site="west"))).all()
+    with pytest.warns(UserWarning, match="'seen'"):
+        assert np.isfinite(again.predict(x.assign(seen=pd.NaT))).all()

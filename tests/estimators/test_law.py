@@ -45,7 +45,7 @@ class Gaussian(Member):
 
 def pool(members, weights, d=1):
     nothing = FoldedMean("none", (), np.zeros(d), np.zeros(d))
-    return ConditionalLaw(Columns(1), nothing, tuple(members), np.array(weights), Outcomes.anything(d))
+    return ConditionalLaw(Columns.of_numbers(1), nothing, tuple(members), np.array(weights), Outcomes.anything(d))
 
 
 def cdf(values, means, weights):
@@ -270,7 +270,7 @@ class TestStored:
         assert_equal_answers(again, model.law_, rows)
         np.testing.assert_array_equal(again.calibration.scores, model.law_.calibration.scores)
         new = table(9, 3)[0]
-        np.testing.assert_array_equal(again.columns.encode(new), model.encode(new))
+        np.testing.assert_array_equal(again.columns.expand(again.columns.encode(new)), model.encode(new))
         assert again.columns.names == ("dose", "site")
         assert again.weights.tolist() == [1.0]
 
@@ -289,8 +289,8 @@ class TestStored:
         ("spoil", "word"),
         [
             (lambda s, t, r: s.update(n_features=3), "feature_names"),
-            (lambda s, t, r: s.update(n_features=3, feature_names=None), "encoder"),
-            (lambda s, t, r: s.update(encoded_columns=[[0], [7]]), "encoder"),
+            (lambda s, t, r: s.update(n_features=3, feature_names=None), "columns"),
+            (lambda s, t, r: s["table"].update(gaps=[7]), "columns"),
             (lambda s, t, r: s.update(n_outputs=True), "whole"),
             (lambda s, t, r: s.update(n_outputs=2), "outcomes"),
             (lambda s, t, r: s.update(seed=-1), "whole"),
@@ -342,7 +342,7 @@ class TestDelegation:
         new = table(12, 1)[0]
         view = model.on_numbers()
         np.testing.assert_array_equal(view.encode(rows), rows)
-        assert view.n_features_in_ == rows.shape[1] == model.columns_.width
+        assert view.n_features_in_ == rows.shape[1] == model.columns_.expanded_width
         assert view.columns_ is None
         for on_frame, on_numbers in (
             (model.predict(new, return_std=True), view.predict(rows, return_std=True)),

@@ -20,11 +20,13 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from localw2 import (
     MMD,
     MSE,
+    BallLaw,
     EnergyScore,
     FitConfig,
     Mahalanobis,
     MeanVar,
     Neighborhoods,
+    Network,
     Objective,
     SlicedW2,
     SquaredW2,
@@ -34,16 +36,18 @@ from localw2 import (
 )
 from localw2.balls.spread import local_spread
 from localw2.datasets import Nonlinear
-from localw2.estimators.regression import fitting, network, regressor
+from localw2.estimators.regression import fitting, network
 from localw2.estimators.regression.loss import MOST, Anchored, anchor_strength
-from localw2.estimators.regression.mean import fold_base
+from localw2.estimators.regression.mean import CrossFit, cross_fit
 from localw2.estimators.regression.network import balanced_draws
 from localw2.estimators.regression.regressor import LocalW2Regressor
 from localw2.estimators.settings import hash_fit
+from localw2.estimators.tables import Columns
 from localw2.models.network import RandomMLP
 from localw2.storage.model_file import Stored, read, write
 
-QUICK = {"max_epochs": 20, "width": 8, "n_folds": 3}
+NETWORK = {"width": 8, "epochs": 20}
+QUICK = {"law": Network(**NETWORK)}
 # Nothing is excepted from scikit-learn's checks; a name here would need a reason.
 EXCEPTIONS: dict[str, str] = {}
 
@@ -51,8 +55,9 @@ EXCEPTIONS: dict[str, str] = {}
 @parametrize_with_checks(
     [
         LocalW2Regressor(**QUICK, base=Ridge()),
-        LocalW2Regressor(max_epochs=60, width=8, base=None),
-        LocalW2Regressor(**QUICK),
+        LocalW2Regressor(Network(width=8, epochs=60), base=None),
+        LocalW2Regressor("balls"),
+        LocalW2Regressor([BallLaw(n_trees=20), BallLaw(on="outcomes", n_trees=20), *QUICK.values()], Ridge()),
     ],
     expected_failed_checks=lambda estimator: EXCEPTIONS,
 )
@@ -73,13 +78,13 @@ def two_outputs(n, seed=0):
 @pytest.fixture(scope="module")
 def fitted():
     x, y = Nonlinear().sample(400, random_state=0)
-    return LocalW2Regressor(max_epochs=150, width=16, random_state=0).fit(x, y), x, y
+    return LocalW2Regressor(Network(width=16, epochs=150), random_state=0).fit(x, y), x, y
 
 
 @pytest.fixture(scope="module")
 def fitted_pair():
     x, y = two_outputs(300)
-    return LocalW2Regressor(max_epochs=100, width=16, base=Ridge(), random_state=0).fit(x, y), x, y
+    return LocalW2Regressor(Network(width=16, epochs=100), Ridge(), random_state=0).fit(x, y), x, y
 
 
 class TestShapes:
@@ -131,7 +136,7 @@ class TestLaw:
         for seed in range(3):
             rng = np.random.default_rng(100 + seed)
             x, y = rng.uniform(size=(800, 2)), 7 + 2 * rng.normal(size=800)
-            model = LocalW2Regressor(base=base, max_epochs=120, width=10, n_folds=5, random_state=seed)
+            model = LocalW2Regressor(Network(width=10, epochs=120), base, random_state=seed)
             std = model.fit(x, y).predict(x[:200], return_std=True)[1]
             ratios.append(np.sqrt((std**2).mean()) / y.std())
         assert np.mean(ratios) == pytest.approx(1, abs=0.03)
@@ -152,7 +157,7 @@ class TestLaw:
         rng = np.random.default_rng(0)
         x = rng.uniform(-1, 1, (600, 1))
         y = 3 * np.abs(x[:, 0]) + 0.2 * rng.normal(size=600)
-        model = LocalW2Regressor(base=LinearRegression(), max_epochs=200, width=16, random_state=0).fit(x, y)
+        model = LocalW2Regressor(Network(width=16, epochs=200), LinearRegression(), random_state=0).fit(x, y)
         assert model.score(x, y) > 0.85
         assert isinstance(model.model_, RandomMLP)
 
@@ -247,20 +252,19 @@ class TestPaper:
     def test_is_the_printed_method_on_raw_data(self):
         """The call of the documentation, but for the size of the network and the epochs."""
         x, y = Nonlinear().sample(200, random_state=0)
-        model = LocalW2Regressor(
-            base=None,
+        law = Network(
             debiased=False,
-            delta=0.1,
             standardize=False,
             n_draws=1,
+            depth=4,
             learning_rate=0.025,
             schedule="constant",
             width=8,
-            max_epochs=30,
-            random_state=0,
-        ).fit(x, y)
+            epochs=30,
+        )
+        model = LocalW2Regressor(law, base=None, delta=0.1, random_state=0).fit(x, y)
         config = model.fit_.config
-        net = RandomMLP(1, 1, 8, 2, generator=torch.Generator().manual_seed(config.seed))
+        net = RandomMLP(1, 1, 8, 4, generator=torch.Generator().manual_seed(config.seed))
         objective = Objective(torch.tensor(y[:, None], dtype=torch.float32), Neighborhoods.within(x, 0.1))
         by_hand = FitConfig(
             max_epochs=30, learning_rate=0.025, schedule="constant", n_draws=1, seed=config.seed
@@ -300,7 +304,8 @@ class TestPaper:
     )
     def test_discrepancies(self, name, n_outputs, debiased, expected, objectives):
         x, y = two_outputs(40)
-        model = LocalW2Regressor(max_epochs=2, width=4, base=None, discrepancy=name, debiased=debiased)
+        law = Network(width=4, epochs=2, discrepancy=name, debiased=debiased)
+        model = LocalW2Regressor(law, base=None)
         model.fit(x, y[:, :n_outputs])
         (objective,) = objectives
         assert objective.discrepancy == expected
@@ -334,16 +339,17 @@ class TestParts:
 
     def test_out_of_fold_means_have_not_seen_their_row(self):
         x, y = two_outputs(60)
-        hoods = Neighborhoods.nearest(x, 12)
         changed = y.copy()
         changed[7] += 100.0
-        before, after = (fold_base(LinearRegression(), x, v, hoods, 6, 0) for v in (y, changed))
-        raw = [
-            (out_of_fold - mean.intercept) / np.where(mean.slope > 0, mean.slope, 1)
-            for mean, out_of_fold in (before, after)
-        ]
-        np.testing.assert_allclose(raw[0][7], raw[1][7])
-        assert not np.allclose(raw[0], raw[1])
+        columns = Columns.of_numbers(2)
+        before, after = (cross_fit(LinearRegression(), x, v, columns, seed=0) for v in (y, changed))
+
+        def raw(fitted: CrossFit):
+            mean = fitted.mean
+            return (fitted.out_of_fold - mean.intercept) / np.where(mean.slope > 0, mean.slope, 1)
+
+        np.testing.assert_allclose(raw(before)[7], raw(after)[7])
+        assert not np.allclose(raw(before), raw(after))
 
     @pytest.mark.parametrize("residual", [True, False])
     def test_balanced_draws_have_the_law_of_plain_ones(self, residual):
@@ -373,17 +379,19 @@ class TestParts:
 class TestData:
     @pytest.mark.parametrize("n", [2, 3, 5, 8, 19])
     @pytest.mark.parametrize("base", ["auto", None])
-    def test_few_rows(self, n, base):
+    @pytest.mark.parametrize("law", [Network(width=4, epochs=10), "balls"], ids=["network", "balls"])
+    def test_few_rows(self, n, base, law):
         rng = np.random.default_rng(0)
-        model = LocalW2Regressor(max_epochs=10, width=4, base=base, random_state=0)
+        model = LocalW2Regressor(law, base, random_state=0)
         assert np.isfinite(
             model.fit(rng.normal(size=(n, 2)), rng.normal(size=n)).predict(np.zeros((3, 2)))
         ).all()
 
     @pytest.mark.parametrize("base", ["auto", None])
-    def test_constant_y_constant_columns_and_copies_of_x(self, base):
+    @pytest.mark.parametrize("law", [Network(**NETWORK), "balls"], ids=["network", "balls"])
+    def test_constant_y_constant_columns_and_copies_of_x(self, base, law):
         rng = np.random.default_rng(0)
-        model = LocalW2Regressor(**QUICK, base=base, random_state=0)
+        model = LocalW2Regressor(law, base, random_state=0)
         mean, std = model.fit(rng.normal(size=(80, 2)), np.full(80, 3.0)).predict(
             [[0.0, 0.0]], return_std=True
         )
@@ -411,40 +419,39 @@ class TestData:
         model = LocalW2Regressor(**QUICK, base=base, random_state=0).fit(x, y)
         assert model.predict(x).shape == (80, 2)
 
+    @pytest.mark.filterwarnings("ignore:This fit cannot be saved")
     def test_a_base_whose_predict_comes_with_its_fit(self):
         """A stack has no attribute predict until it is fitted."""
         x, y = two_outputs(80)
         stack = StackingRegressor([("ridge", Ridge()), ("line", LinearRegression())], Ridge(), cv=2)
-        model = LocalW2Regressor(**QUICK, base=stack, storable=False, random_state=0).fit(x, y[:, 0])
+        model = LocalW2Regressor(**QUICK, base=stack, random_state=0).fit(x, y[:, 0])
         assert model.score(x, y[:, 0]) > 0.1
         assert model.base_name_ == "given"
 
     def test_numpy_scalars_are_settings(self, tmp_path):
         """As a grid of settings gives them; saved, in mini-batches, with a checkpoint."""
         x, y = two_outputs(60)
-        plain = {"max_epochs": 4, "width": 6, "depth": 1, "n_draws": 3, "batch_balls": 20, "n_folds": 3}
-        plain |= {
-            "learning_rate": 0.25,
-            "debiased": True,
-            "residual": False,
-            "standardize": True,
-            "delta": 0.5,
-        }
-        given = {name: np.array(value)[()] for name, value in plain.items()} | {
-            "learning_rate": np.float32(0.25)
-        }
-        given["checkpoint"] = tmp_path / "c"
+        plain = {"epochs": 4, "width": 6, "depth": 1, "n_draws": 3, "batch_balls": 20}
+        plain |= {"learning_rate": 0.25, "debiased": True, "residual": False, "standardize": True}
+        given = {name: np.array(value)[()] for name, value in plain.items()}
+        given["learning_rate"] = np.float32(0.25)
+        other = {"delta": np.float64(0.5), "random_state": np.int64(0), "checkpoint": tmp_path / "c"}
         fits = [
-            LocalW2Regressor(**settings, base=Ridge(), random_state=np.int64(0)).fit(x, y[:, 0])
-            for settings in (plain, given)
+            LocalW2Regressor(Network(**settings), Ridge(), **{"delta": 0.5, "random_state": 0} | others)
+            for settings, others in ((plain, {}), (given, other))
         ]
+        for model in fits:
+            model.fit(x, y[:, 0])
         fits[1].save(tmp_path / "model")
         for model in (fits[1], load(tmp_path / "model")):
             np.testing.assert_array_equal(model.predict(x), fits[0].predict(x))
         SquaredW2(debiased=np.True_)
-        model = LocalW2Regressor(**QUICK, base=None, discrepancy=SlicedW2(np.int64(4), np.True_)).fit(x, y)
-        model.save(tmp_path / "sliced")
-        assert load(tmp_path / "sliced").discrepancy == SlicedW2(4, True)
+        law = Network(**NETWORK, discrepancy=SlicedW2(np.int64(4), np.True_))
+        LocalW2Regressor(law, base=None).fit(x, y).save(tmp_path / "sliced")
+        assert load(tmp_path / "sliced").law == Network(**NETWORK, discrepancy=SlicedW2(4, True))
+        balls = BallLaw(np.int64(3), np.int32(7))
+        LocalW2Regressor(balls, base=None).fit(x, y).save(tmp_path / "balls")
+        assert load(tmp_path / "balls").law == BallLaw(3, 7)
 
     def test_units_do_not_matter(self):
         x, y = two_outputs(80)
@@ -455,10 +462,9 @@ class TestData:
 
     def test_in_a_grid_search(self):
         x, y = Nonlinear().sample(60, random_state=0)
-        search = GridSearchCV(
-            LocalW2Regressor(**QUICK, base=Ridge(), random_state=0), {"depth": [1, 2]}, cv=2
-        )
-        assert search.fit(x, y).best_params_["depth"] in (1, 2)
+        laws = [Network(width=8, epochs=20, depth=1), BallLaw(n_trees=10)]
+        search = GridSearchCV(LocalW2Regressor(**QUICK, base=Ridge(), random_state=0), {"law": laws}, cv=2)
+        assert search.fit(x, y).best_params_["law"] in laws
 
 
 class Foreign(RegressorMixin, BaseEstimator):
@@ -541,21 +547,16 @@ class TestErrors:
             ({"delta": "small"}, "delta"),
             ({"delta": -1.0}, "delta"),
             ({"norm": "l1"}, "norm"),
-            ({"discrepancy": "kl"}, "discrepancy"),
-            ({"n_folds": 1}, "n_folds"),
-            ({"width": 0}, "width"),
-            ({"activation": "sin"}, "activation"),
-            ({"learning_rate": 0.0}, "learning_rate"),
-            ({"max_epochs": 0}, "max_epochs"),
+            ({"law": "forest"}, "law"),
+            ({"law": []}, "law"),
+            ({"law": [Ridge()]}, "law"),
+            ({"law": Network}, "law"),
+            ({"law": [Network(), Network(width=9)]}, "twice"),
+            ({"law": [BallLaw(), BallLaw(n_trees=9)]}, "twice"),
             ({"checkpoint": 3}, "checkpoint"),
             pytest.param({"checkpoint": "/proc/c"}, "/proc/c", marks=pytest.mark.posix),
             ({"history": 3}, "history"),
             pytest.param({"history": "/proc/c"}, "/proc/c", marks=pytest.mark.posix),
-            ({"residual": 1}, "residual"),
-            ({"standardize": "no"}, "standardize"),
-            ({"debiased": "no"}, "debiased"),
-            ({"storable": 0}, "storable"),
-            ({"schedule": "linear"}, "schedule"),
             ({"delta": np.array([0.1, 0.2])}, "delta"),
             ({"norm": np.eye(2)}, "norm"),
             ({"device": "meta"}, "device"),
@@ -565,10 +566,36 @@ class TestErrors:
         ],
     )
     @pytest.mark.filterwarnings("ignore")
-    def test_settings(self, settings, word):
+    def test_parameters(self, settings, word):
         x, y = Nonlinear().sample(30, random_state=0)
         with pytest.raises(ValueError, match=word):
             LocalW2Regressor(**{**QUICK, **settings}).fit(x, y)
+
+    @pytest.mark.parametrize(
+        ("kind", "settings", "word"),
+        [
+            (Network, {"discrepancy": "kl"}, "discrepancy"),
+            (Network, {"width": 0}, "width"),
+            (Network, {"depth": -1}, "depth"),
+            (Network, {"activation": "sin"}, "activation"),
+            (Network, {"learning_rate": 0.0}, "learning_rate"),
+            (Network, {"weight_decay": -1.0}, "weight_decay"),
+            (Network, {"epochs": 0}, r"\bepochs"),
+            (Network, {"n_draws": 0}, "n_draws"),
+            (Network, {"batch_balls": 0}, "batch_balls"),
+            (Network, {"residual": 1}, "residual"),
+            (Network, {"standardize": "no"}, "standardize"),
+            (Network, {"debiased": "no"}, "debiased"),
+            (Network, {"schedule": "linear"}, "schedule"),
+            (BallLaw, {"min_rows": 1}, "min_rows"),
+            (BallLaw, {"min_rows": 5.0}, "min_rows"),
+            (BallLaw, {"n_trees": 0}, "n_trees"),
+            (BallLaw, {"on": "y"}, "on="),
+        ],
+    )
+    def test_settings_of_a_law_are_refused_when_it_is_made(self, kind, settings, word):
+        with pytest.raises(ValueError, match=word):
+            kind(**settings)
 
     def test_arguments(self, fitted):
         model, x, _ = fitted
@@ -584,11 +611,12 @@ class TestErrors:
         with pytest.raises(ValueError, match="features"):
             model.predict(np.zeros((3, 2)))
 
-    @pytest.mark.parametrize("settings", [{"device": "cuda"}, {"checkpoint": "/proc/c"}, {"max_epochs": 0}])
+    @pytest.mark.parametrize("settings", [{"device": "cuda"}, {"checkpoint": "/proc/c"}, {"law": "net"}])
     @pytest.mark.posix
+    @pytest.mark.filterwarnings("ignore:This fit cannot be saved")
     @pytest.mark.skipif(torch.cuda.is_available(), reason="cuda can be used here")
     def test_what_would_fail_late_fails_before_the_base_is_fitted(self, settings):
-        model = LocalW2Regressor(**{**QUICK, **settings}, base=Watched([]), storable=False)
+        model = LocalW2Regressor(**{**QUICK, **settings}, base=Watched([]))
         with pytest.raises(ValueError, match=next(iter(settings))):
             model.fit(*Nonlinear().sample(30, random_state=0))
         assert model.base.fits == []
@@ -610,18 +638,18 @@ class TestErrors:
     def test_scales_that_float32_cannot_hold(self):
         x, y = Nonlinear().sample(30, random_state=0)
         with pytest.raises(ValueError, match=r"1e\+18"):
-            LocalW2Regressor(**QUICK, base=None, standardize=False).fit(x, 1e18 * y)
+            LocalW2Regressor(Network(**NETWORK, standardize=False), base=None).fit(x, 1e18 * y)
         # A column that varies in its last digits is a constant one, and fine.
         constant = np.column_stack([x, np.where(x[:, 0] > 0, 1e-110, 1e-110 * (1 + 1e-15))])
         assert np.isfinite(LocalW2Regressor(**QUICK, base=None).fit(constant, y).predict(constant)).all()
 
-    def test_a_base_that_cannot_be_saved_is_refused_before_the_fit(self):
+    @pytest.mark.parametrize("law", [QUICK["law"], BallLaw(n_trees=5)])
+    def test_a_base_that_cannot_be_saved_gives_a_warning_before_the_fit(self, law):
         x, y = Nonlinear().sample(40, random_state=0)
-        model = LocalW2Regressor(**QUICK, base=Foreign(), random_state=0)
-        with pytest.raises(ValueError, match="storable"):
+        model = LocalW2Regressor(law, base=Foreign(), random_state=0)
+        with pytest.warns(UserWarning, match="saved"):
             model.fit(x, y)
-        assert not hasattr(model, "base_models_")
-        assert model.set_params(storable=False).fit(x, y).sample(x).shape == (1, 40)
+        assert model.sample(x).shape == (1, 40)
         with pytest.raises(ValueError, match="Foreign"):
             model.save("never written")
 
@@ -706,7 +734,7 @@ class TestStored:
     )
     def test_parts_that_do_not_fit_are_refused(self, spoil):
         x, y = two_outputs(40)
-        stored = LocalW2Regressor(max_epochs=2, width=4, base=None).fit(x, y[:, 0]).to_stored()
+        stored = LocalW2Regressor(Network(width=4, epochs=2), base=None).fit(x, y[:, 0]).to_stored()
         spoil(stored.settings, stored.tensors)
         with pytest.raises(ValueError):
             LocalW2Regressor.from_stored(stored)
@@ -714,7 +742,7 @@ class TestStored:
     def test_paths_of_this_machine_stay_here(self, tmp_path):
         x, y = two_outputs(40)
         files = {"checkpoint": tmp_path / "c", "history": tmp_path / "h"}
-        stored = LocalW2Regressor(max_epochs=2, width=4, base=None, **files).fit(x, y).to_stored()
+        stored = LocalW2Regressor(Network(width=4, epochs=2), base=None, **files).fit(x, y).to_stored()
         assert str(tmp_path) not in repr(stored.settings)
         loaded = LocalW2Regressor.from_stored(stored)
         assert loaded.checkpoint is None
@@ -731,7 +759,7 @@ KILLED = """
 import os, signal, sys
 import numpy as np
 from localw2.datasets import Nonlinear
-from localw2 import LocalW2Regressor
+from localw2 import LocalW2Regressor, Network
 from localw2.estimators.regression import network
 from localw2.training.loop import train
 
@@ -741,7 +769,7 @@ def cut(model, objective, x, config):
 
 network.train = cut
 x, y = Nonlinear().sample(80, random_state=0)
-model = LocalW2Regressor(max_epochs=100, width=8, n_folds=3, random_state=0)
+model = LocalW2Regressor(Network(width=8, epochs=100), random_state=0)
 model.set_params(checkpoint=sys.argv[1]).fit(x, y)
 """
 
@@ -754,7 +782,7 @@ class TestCheckpoint:
         assert killed.returncode == -9, killed.stderr
         assert path.exists()
         x, y = Nonlinear().sample(80, random_state=0)
-        settings = {"max_epochs": 100, "width": 8, "n_folds": 3, "random_state": 0}
+        settings = {"law": Network(width=8, epochs=100), "random_state": 0}
         whole = LocalW2Regressor(**settings).fit(x, y)
         with pytest.raises(ValueError, match="checkpoint"):
             LocalW2Regressor(**settings, checkpoint=path).fit(x, y + 1)
@@ -780,8 +808,8 @@ class TestCheckpoint:
         steps = [make_pipeline(FunctionTransformer(lambda v: v), Ridge()) for _ in range(2)]
         assert repr(steps[0]) != repr(steps[1])
         assert taken(base=steps[0]) == taken(base=steps[1])
-        assert taken() == taken(storable=False, verbose=True, checkpoint="c", history="h", device="cpu")
-        assert taken() != taken(width=51)
+        assert taken() == taken(verbose=True, checkpoint="c", history="h", device="cpu", n_jobs=2)
+        assert taken() != taken(law=Network(width=51))
 
     @pytest.mark.parametrize("calibrate", [False, True])
     def test_the_history_file_has_the_epochs_of_the_fit_and_changes_nothing(self, tmp_path, calibrate):
@@ -806,7 +834,7 @@ class TestCheckpoint:
 @pytest.mark.parametrize("value", [1e300, -1e300])
 def test_rows_that_no_number_can_follow_are_refused(value):
     x = np.random.default_rng(0).normal(size=(40, 1))
-    model = LocalW2Regressor(base=None, max_epochs=1, width=4, random_state=0).fit(x, x[:, 0])
+    model = LocalW2Regressor(Network(width=4, epochs=1), base=None, random_state=0).fit(x, x[:, 0])
     for answer in (model.predict, model.sample, model.predict_quantiles):
         with pytest.raises(ValueError, match="units"):
             answer([[0.0], [value]])
@@ -814,7 +842,7 @@ def test_rows_that_no_number_can_follow_are_refused(value):
 
 def test_far_rows_have_finite_draws_few_or_many():
     x = np.random.default_rng(0).normal(size=(40, 1))
-    model = LocalW2Regressor(base=None, max_epochs=1, width=4, random_state=0).fit(x, x[:, 0])
+    model = LocalW2Regressor(Network(width=4, epochs=1), base=None, random_state=0).fit(x, x[:, 0])
     rows = np.full((100, 1), 1e21)
     assert np.isfinite(model.sample(rows[:2], 10)).all()
     assert np.isfinite(model.sample(rows, 2000)).all()
@@ -822,26 +850,8 @@ def test_far_rows_have_finite_draws_few_or_many():
 
 def test_what_is_no_table_is_told_as_by_scikit_learn():
     x = np.arange(20.0)
-    model = LocalW2Regressor(base=None, max_epochs=1)
+    model = LocalW2Regressor(Network(epochs=1), base=None)
     with pytest.raises(ValueError, match="Expected"):
         model.fit(pd.Series(x), x)
     with pytest.raises(ValueError, match="requires"):
         model.fit(pd.DataFrame({"a": x, "b": "u"}), None)
-
-
-def test_what_auto_may_choose_is_checked_for_storage_before_the_fit(monkeypatch):
-    def refuse(kinds):
-        raise ValueError("boosting cannot be stored.")
-
-    monkeypatch.setattr(regressor, "check_bases_storable", refuse)
-    monkeypatch.setattr(regressor, "learn", None)
-    with pytest.raises(ValueError, match="storable"):
-        LocalW2Regressor().fit(*two_outputs(20))
-
-
-@pytest.mark.parametrize("bad", [{"activation": "step"}, {"width": 0}, {"depth": -1}, {"max_epochs": 0}])
-def test_bad_settings_of_the_network_are_refused_before_the_mean_is_fitted(bad):
-    fits = []
-    with pytest.raises(ValueError, match=next(iter(bad))):
-        LocalW2Regressor(base=Watched(fits), storable=False, **bad).fit(*two_outputs(30))
-    assert fits == []

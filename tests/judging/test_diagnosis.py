@@ -5,16 +5,19 @@ import pandas as pd
 import pytest
 from scipy.stats import beta, binom, kstest, norm
 
+from localw2.balls.neighborhoods import Neighborhoods
 from localw2.balls.norms import Euclidean
 from localw2.judging.diagnosis.checks import (
     RowStatistics,
     adjust_by_holm,
     check_inputs,
+    cut_input,
     cut_regions,
     exact_share,
     measure_skill,
 )
 from localw2.judging.diagnosis.diagnose import diagnose
+from localw2.judging.inputs import Input
 from localw2.judging.seen_rows import SeenRows, SeenRowsWarning
 from localw2.metrics import crps
 
@@ -264,6 +267,25 @@ def test_without_training_rows_a_row_does_not_count_itself(p):
     assert 0 < usual["sparse"].sum() <= 3
 
 
+def test_rows_with_few_others_in_their_leaves_are_sparse():
+    rng = np.random.default_rng(0)
+    x, y, draws = rng.normal(size=(40, 2)), rng.normal(size=40), rng.normal(size=(20, 40))
+    numbers = np.zeros((40, 2), int)
+    numbers[0] = [1, 1]  # alone in both trees
+    numbers[1:5, 1] = 2  # with 38 others in one tree and 3 in the other
+    hoods = Neighborhoods.leaves(numbers, x)
+    found = diagnose(x, y, draws, delta=hoods, random_state=0)
+    np.testing.assert_array_equal(found.ball_sizes[:2], [0, (38 + 3) / 2])
+    assert np.flatnonzero(found.sparse).tolist() == [0]
+    assert "1 of 40" in found.verdict[-1]
+    assert found.to_dict()["delta"] is None
+    with_training = diagnose(x, y, draws, x_train=x[5:], delta=hoods, random_state=0)
+    np.testing.assert_array_equal(with_training.ball_sizes, found.ball_sizes)
+    for settings, message in (({"norm": Euclidean()}, "norm"), ({"delta": Neighborhoods.whole(3)}, "3 rows")):
+        with pytest.raises(ValueError, match=message):
+            diagnose(x, y, draws, **{"delta": hoods, **settings})
+
+
 def test_repeated_training_inputs_make_no_outsiders():
     rng = np.random.default_rng(0)
     x_train = np.repeat(np.linspace(0, 1, 20), 10)[:, None]
@@ -362,21 +384,70 @@ def test_a_sampler_of_a_table_encodes_it():
     _, y, draws = problem(0)
     table = np.where(np.arange(300) % 2, "red", "blue").astype(object)[:, None]
 
-    class Columns:
-        def encoded_names(self, names=None):
-            return ["red", "blue"]
-
     class OfTable(Replay):
-        columns_ = Columns()
+        columns_ = "of a table"
 
         def encode(self, x):
             return np.column_stack([x[:, 0] == "red", x[:, 0] == "blue"]).astype(float)
 
+        def list_inputs(self, x, names=None):
+            return (x == "red").astype(float), [Input("hue", "category", ("blue", "red"))]
+
     model = OfTable(draws)
     found = diagnose(table, y, model, n_samples=60, x_train=table, random_state=0)
     assert model.inputs[0] is table
-    assert {"red = 0", "red = 1", "blue = 0"} <= {group.where for group in found.groups}
+    assert {"hue = red", "hue = blue"} <= {group.where for group in found.groups}
     assert not found.extrapolated.any()
+
+
+@pytest.mark.parametrize(
+    ("each", "values", "expected"),
+    [
+        (Input("year", "number"), [2001, 2001, 2003, 2004], {"= 2001": 2, "= 2003": 1, "= 2004": 1}),
+        (
+            Input("day", "date"),
+            [0, 1, 2, 30],
+            {"in [1970-01-01, 1970-01-02]": 2, "in [1970-01-03, 1970-01-31]": 2},
+        ),
+        (Input("dose", "number"), [0.5, np.nan, 0.5, np.nan], {"= 0.5": 2, "= missing": 2}),
+        (
+            Input("site", "category", tuple("abcdef")),
+            [0, 0, 0, 1, 1, 2, 3, 4, 5, np.nan],
+            {"= a": 3, "= b": 2, "= c": 1, "one of 3 other categories": 3, "= missing": 1},
+        ),
+    ],
+)
+def test_regions_of_an_input_are_said_in_its_own_words(each, values, expected):
+    n_regions = 2 if each.kind == "date" else 3
+    cut = cut_input(each, np.array(values, dtype=float), n_regions)
+    assert {words: len(rows) for rows, words in cut} == expected
+    assert sorted(np.concatenate([rows for rows, _ in cut])) == list(range(len(values)))
+
+
+def test_a_category_in_which_the_spread_is_wrong_is_named_and_drawn():
+    rng = np.random.default_rng(0)
+    hue = rng.integers(0, 3, 600)
+    y = np.where(hue == 2, 3.0, 1.0) * rng.normal(size=600)
+
+    class OfTable(Replay):
+        columns_ = "of a table"
+
+        def encode(self, x):
+            return (x == np.arange(3)).astype(float)
+
+        def list_inputs(self, x, names=None):
+            return x, [Input("hue", "category", ("red", "green", "blue"))]
+
+    found = diagnose(
+        hue[:, None].astype(float), y, OfTable(rng.normal(size=(60, 600))), n_samples=60, random_state=0
+    )
+    assert not found.calibrated
+    assert any("hue is blue" in line for line in found.verdict)
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+
+    axes = found.plot(axes=Figure().subplots(2, 2))
+    assert [tick.get_text() for tick in axes[2].get_xticklabels()] == ["red", "green", "blue"]
 
 
 def test_regions_of_few_values_and_constants():

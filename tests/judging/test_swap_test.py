@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from sklearn.ensemble import RandomForestRegressor
 
 import localw2
-from localw2.balls.neighborhoods import Nearest
+from localw2.balls.neighborhoods import Nearest, Neighborhoods
 from localw2.balls.ragged import Balls
 from localw2.datasets import FourStates, Nonlinear
 from localw2.judging import sampler as sampler_module
@@ -731,6 +732,9 @@ X, Y = gaussian_problem(20)
         ({"delta": 1e-9}, "one row"),
         ({"delta": -1.0}, "radius"),
         ({"delta": "wide"}, "delta"),
+        ({"delta": Neighborhoods.whole(19)}, "19"),
+        ({"delta": Neighborhoods.singletons(20)}, "one row"),
+        ({"delta": Neighborhoods.whole(20), "norm": localw2.Euclidean()}, "norm"),
         ({"norm": 2}, "norm"),
         ({"delta": None, "norm": 2}, "norm"),
         ({"delta": "auto", "norm": 2}, "norm"),
@@ -785,6 +789,68 @@ def test_the_picture_has_the_null_and_the_map(inputs):
     one = conditional_test(x, y, lambda x: rng.normal(size=300), None, n_permutations=19, random_state=0)
     assert len(one.plot()) == 1
     matplotlib.pyplot.close("all")
+
+
+def test_given_balls_give_the_statistic_of_their_radius():
+    x, y = gaussian_problem(200)
+    given, found = (
+        conditional_test(x, y, Gaussian(1.3), delta, n_permutations=19, random_state=0)
+        for delta in (Neighborhoods.within(x, 0.2), 0.2)
+    )
+    assert given.statistic == pytest.approx(found.statistic, rel=1e-12)
+    np.testing.assert_array_equal(given.ball_sizes, found.ball_sizes)
+
+
+def test_leaves_give_the_statistic_of_one_leaf_per_row():
+    """With one tree there is no choice: every row counts as often as its leaf has rows, times that number."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(90, 2)), rng.normal(size=90)
+    yhat = rng.normal(size=90)
+    hoods = Neighborhoods.leaves(rng.integers(0, 6, 90), x)
+    found = conditional_test(
+        x, y, lambda x: yhat, hoods, standardize=False, n_permutations=19, random_state=0
+    )
+    values = localw2.w2_squared(*(torch.tensor(v)[:, None] for v in (y, yhat)), hoods)
+    weights = hoods.sizes.double() ** 2
+    assert found.statistic == pytest.approx(float(values @ weights / weights.sum()))
+    np.testing.assert_array_equal(found.ball_sizes, hoods.row_sizes())
+    thin = conditional_test(x, y, lambda x: yhat, hoods, max_size=8, n_permutations=19, standardize=False)
+    assert thin.ball_sizes.max() == 8
+    assert len(np.unique(thin.ball_statistics)) <= hoods.n_balls
+    some = Neighborhoods.leaves(np.where(x[:, 0] > 0, 1, -1), x)  # rows in no leaf are no centres
+    part = conditional_test(x, y, lambda x: yhat, some, n_permutations=19, standardize=False)
+    assert (part.center_x[:, 0] > 0).all()
+
+
+def leaves_of_other_rows(rng, n):
+    """New rows with spread 3 in one of four regions, and the leaves of a forest grown on other such rows."""
+
+    def draw(n):
+        x = rng.normal(size=(n, 4))
+        return x, np.where((x[:, 0] > 0) & (x[:, 1] > 0), 3.0, 1.0)
+
+    grown, spread = draw(200)
+    forest = RandomForestRegressor(5, min_samples_leaf=20, random_state=int(rng.integers(2**31)))
+    forest.fit(grown, np.abs(spread * rng.normal(size=200)))
+    x, spread = draw(n)
+    return x, spread, Neighborhoods.leaves(forest, x)
+
+
+def test_leaves_of_a_forest_grown_on_other_rows_keep_the_level_and_find_a_wrong_spread():
+    rng = np.random.default_rng(3)
+    right, anywhere, wrong = 0, 0, 0
+    settings = {"n_permutations": 19, "n_moment_draws": 12, "n_centers": 30, "random_state": rng}
+    for _ in range(200):
+        x, spread, leaves = leaves_of_other_rows(rng, 100)
+        y = spread * rng.normal(size=100)
+        found = conditional_test(x, y, lambda x, s=spread: s * rng.normal(size=len(s)), leaves, **settings)
+        right, anywhere = right + found.reject, anywhere + found.rejected_balls.any()
+        flat = conditional_test(x, y, lambda x: 1.7 * rng.normal(size=len(x)), leaves, **settings)
+        wrong += flat.reject
+    low, high = binomial_band(200, 0.05, 0.999)  # seeded; outside with probability below .001
+    assert low <= right <= high
+    assert anywhere <= high
+    assert wrong > 2 * high
 
 
 def test_nearest_rows_serve_as_balls_too():

@@ -2,24 +2,31 @@
 
 import json
 import math
+import pickle
 import re
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 from scipy import stats
 
 import baselines
 import campaign
 import comparison
+import encoding
 import measurement
 import methods
 import ours
+import runner
+import summary
 import table
+import tables
+from encoding import Table
 from environments import find_python
 from ledger import Stamp, trace
 from localw2.metrics import gaussian_crps
-from uci import Split, standard_split
+from tables import Task
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,7 +37,24 @@ def line():
     rng = np.random.default_rng(0)
     x = rng.uniform(-1, 1, (500, 2))
     y = x[:, 0] + 0.5 * rng.normal(size=500)
-    return Split(x[:200], y[:200], x[200:], y[200:])
+    return Task(x[:200], y[:200], x[200:], y[200:])
+
+
+@pytest.fixture(scope="module")
+def survey():
+    """A frame with words, gaps and a category that only test rows have; 80 rows to fit, 20 to test."""
+    rng = np.random.default_rng(3)
+    x = pandas.DataFrame(
+        {
+            "age": rng.integers(20, 60, 100),
+            "income": np.where(rng.random(100) < 0.2, np.nan, rng.normal(size=100)),
+            "sex": rng.choice(["f", "m"], 100),
+            "town": rng.choice(["Bonn", "Köln", None], 100),
+        }
+    )
+    x.loc[99, "town"] = "Ulm"
+    y = x["age"].to_numpy(float) + rng.normal(size=100)
+    return Task(x[:80], y[:80], x[80:], y[80:])
 
 
 def write_table(folder, rows, columns=3):
@@ -54,6 +78,74 @@ def record(method, split, crps, name="made", **values):
     return settings | {"status": "done"} | size | scores | seconds | values
 
 
+class TestTables:
+    def test_codes_are_those_of_training_rows(self, survey):
+        train, test = survey.encode()
+        assert train.categorical == test.categorical == (2, 3)
+        assert train.values.shape == (80, 4)
+        names = np.array(["Bonn", "Köln"])
+        known = ~np.isnan(train.values[:, 3])
+        assert (names[train.values[known, 3].astype(int)] == survey.x["town"][known]).all()
+        assert np.array_equal(~known, survey.x["town"].isna())
+        assert np.isnan(test.values[-1, 3])  # Ulm
+        assert np.array_equal(test.values[:, 1], survey.x_test["income"], equal_nan=True)
+
+    def test_indicators_say_the_same_as_the_codes(self, survey):
+        train, test = survey.encode()
+        found = encoding.one_hot(train)(test)
+        # age; income and its gap; one indicator of two sexes; two towns and their gap
+        assert found.shape == (20, 1 + 2 + 1 + 3)
+        assert np.isfinite(found).all()
+        assert np.array_equal(found[:, 0], survey.x_test["age"])
+        gaps = survey.x_test["income"].isna().to_numpy()
+        assert np.array_equal(found[:, 2], gaps)
+        assert set(found[gaps, 1]) == {survey.x["income"].median()}
+        assert np.array_equal(found[:, 3], survey.x_test["sex"] == "m")
+        assert np.array_equal(found[:, 4:6].sum(1), survey.x_test["town"].isin(["Bonn", "Köln"]))
+
+    def test_indicators_are_of_the_most_frequent_categories(self):
+        counts = np.arange(1, 41)  # category k has k + 1 rows
+        train = Table(np.repeat(np.arange(40.0), counts)[:, None], (0,))
+        found = encoding.one_hot(train)(Table(np.arange(40.0)[:, None], (0,)))
+        assert found.shape == (40, encoding.MOST_CATEGORIES)
+        assert np.array_equal(found.sum(1), np.arange(40) >= 10)
+
+    def test_numbers_without_gaps_stay_as_they_are(self, line):
+        train, test = line.encode()
+        assert np.array_equal(encoding.one_hot(train)(test), line.x_test)
+
+    @pytest.mark.parametrize("name", tables.LISTED)
+    def test_listed_tables_split_as_announced(self, name):
+        task, listed = tables.load(name, 3), tables.LISTED[name]
+        n = len(task.y) / 0.9
+        assert abs(len(task.x) + len(task.x_test) - n) < 1 or len(task.x_test) == tables.MOST_TEST_ROWS
+        assert not {listed["target"], "rownames", *listed["drop"]} & set(task.x.columns)
+        assert np.isfinite(task.y).all()
+        again = tables.load(name, 3)
+        assert np.array_equal(task.y, again.y)
+        assert not np.array_equal(task.y, tables.load(name, 4).y)
+
+    def test_training_and_test_rows_are_different_rows(self):
+        """Carseats has no two equal rows."""
+        task = tables.load("carseats", 0)
+        both = pandas.concat([task.x, task.x_test])
+        assert len(both.drop_duplicates()) == len(both) == 400
+
+    def test_a_folder_comes_first(self, tmp_path):
+        data = write_table(tmp_path, 50)
+        assert set(tables.list_tables(data)) == {*tables.LISTED, "made"}
+        assert set(tables.list_tables(None)) == {*tables.LISTED}
+        assert tables.load("made", 0, data).x.shape == (45, 3)
+
+    def test_rows_repeat_in_order(self, survey):
+        frame = runner.repeat(survey.x_test, 45)
+        codes = runner.repeat(survey.encode()[1], 45)
+        assert len(frame) == len(codes) == 45
+        assert frame.iloc[43].equals(survey.x_test.iloc[3])
+        assert np.array_equal(codes.values[20:40, 0], survey.x_test["age"])
+        assert runner.repeat(np.arange(4.0)[:, None], 6).shape == (6, 1)
+
+
 class TestScores:
     def test_draws_of_a_gaussian_have_its_exact_crps(self):
         rng = np.random.default_rng(0)
@@ -75,6 +167,15 @@ class TestScores:
         assert values["coverage"] == pytest.approx(0.9, abs=4.5 * (0.09 / 1500) ** 0.5)
         assert values["rmse"] == pytest.approx(np.sqrt((y**2).mean()), rel=0.01)
 
+    def test_few_draws_are_scored_without_bias(self):
+        rng = np.random.default_rng(4)
+        y = rng.normal(size=20_000)
+        few = measurement.score_draws(y, rng.normal(size=(30, 20_000)))
+        many = measurement.score_draws(y[:2000], rng.normal(size=(1000, 2000)))
+        assert few["crps"] == pytest.approx(many["crps"], rel=0.05)
+        assert few["crps"] == pytest.approx(gaussian_crps(y, 0.0, 1.0).mean(), rel=0.01)
+        assert few["coverage"] == pytest.approx(0.9, abs=4.5 * (0.09 / 20_000) ** 0.5)
+
 
 class TestMethods:
     def test_every_factory_exists_and_names_differ(self):
@@ -91,10 +192,11 @@ class TestMethods:
 
     @pytest.mark.parametrize("name", ["climatology", "boosting", "conformal", "gaussian_process"])
     def test_baselines_draw_what_they_should(self, line, name):
-        draw = getattr(baselines, name)(0)(line.x, line.y)
-        draws = draw(line.x_test, 400, 1)
+        train, test = line.encode()
+        draw = getattr(baselines, name)(0)(train, line.y)
+        draws = draw(test, 400, 1)
         assert draws.shape == (400, 300)
-        assert not np.array_equal(draws, draw(line.x_test, 400, 2))
+        assert not np.array_equal(draws, draw(test, 400, 2))
         values = measurement.score_draws(line.y_test, draws)
         # The best law has CRPS .5 / sqrt(pi); climatology that of the spread of y.
         best = (np.std(line.y) if name == "climatology" else 0.5) / math.pi**0.5
@@ -102,7 +204,8 @@ class TestMethods:
         assert 0.8 < values["coverage"] < 0.97
 
     def test_climatology_draws_training_targets(self, line):
-        draws = baselines.climatology(0)(line.x, line.y)(line.x_test, 50, 0)
+        train, test = line.encode()
+        draws = baselines.climatology(0)(train, line.y)(test, 50, 0)
         assert set(draws.ravel()) <= set(line.y)
 
     def test_conformal_covers_as_it_says(self):
@@ -111,16 +214,33 @@ class TestMethods:
         found = []
         for seed in range(6):
             x, y = rng.normal(size=(500, 1)), rng.standard_t(3, size=500)
-            draws = baselines.conformal(seed)(x[:300], y[:300])(x[300:], 2000, seed)
+            draws = baselines.conformal(seed)(Table(x[:300]), y[:300])(Table(x[300:]), 2000, seed)
             found.append(measurement.score_draws(y[300:], draws)["coverage"])
         spread = (0.09 / 60 + 0.09 / 200) ** 0.5 / 6**0.5
         assert np.mean(found) == pytest.approx(0.9, abs=4 * spread + 1 / 61)
 
-    def test_base_only_has_the_spread_of_residuals_out_of_fold(self, line):
-        draws = ours.base_only(0)(line.x, line.y)(line.x_test, 1000, 0)
-        centres, spread = draws.mean(0), draws.std(0)
-        assert np.corrcoef(centres, line.x_test[:, 0])[0, 1] > 0.95
-        assert spread.mean() == pytest.approx(0.5, rel=0.2)
+    @pytest.mark.parametrize("name", ["boosting", "conformal", "gaussian_process"])
+    def test_baselines_take_categories_and_gaps(self, survey, name):
+        train, test = survey.encode()
+        draws = getattr(baselines, name)(0)(train, survey.y)(test, 100, 0)
+        assert np.corrcoef(draws.mean(0), survey.y_test)[0, 1] > 0.9
+
+    def test_ours_gets_the_frame(self, survey, tmp_path, monkeypatch):
+        class Estimator:
+            def __init__(self, **settings):
+                assert settings == {"random_state": 5, "n_jobs": 1}
+
+            def fit(self, x, y):
+                assert x.equals(survey.x)
+                return self
+
+            def sample(self, x, n_samples, random_state):
+                return np.ones((n_samples, len(x)))
+
+        monkeypatch.setattr(ours, "LocalW2Regressor", Estimator)
+        (tmp_path / "split.pickle").write_bytes(pickle.dumps((survey.x, survey.y, survey.x_test)))
+        runner.run("ours:default", 5, 10, tmp_path)
+        assert np.load(tmp_path / "draws.npy").shape == (10, 20)
 
     @pytest.mark.slow
     @pytest.mark.parametrize("method", methods.METHODS, ids=lambda method: method.name)
@@ -136,7 +256,8 @@ class TestRunner:
     def test_scores_and_seconds_of_a_process(self, line):
         values = measure(methods.BY_NAME["climatology"], line, 3, 600)
         assert values["status"] == "done"
-        draws = baselines.climatology(3)(line.x, line.y)(line.x_test, measurement.DRAWS, 3)
+        train, test = line.encode()
+        draws = baselines.climatology(3)(train, line.y)(test, measurement.DRAWS, 3)
         assert values.items() >= measurement.score_draws(line.y_test, draws).items()
         assert values["fit_seconds"] >= 0
         assert values["draw_seconds_1000_rows"] > 0
@@ -147,7 +268,7 @@ class TestRunner:
         assert (values["status"], values["stage"], values["limit"]) == ("too slow", "fit", 0.05)
 
     def test_failure_is_recorded_with_its_reason(self, line):
-        holes = Split(np.full_like(line.x, np.nan), line.y, line.x_test, line.y_test)
+        holes = Task(line.x, np.full_like(line.y, np.nan), line.x_test, line.y_test)
         values = measure(methods.BY_NAME["Gaussian process"], holes, 0, 600)
         assert values["status"] == "failed"
         assert "exit status 1" in values["error"]
@@ -257,6 +378,21 @@ class TestResuming:
         run(data, tmp_path / "out", splits=1, limit=20.0)
         assert len(calls[0]) == 2
 
+    def test_too_slow_on_the_first_split_leaves_out_the_others(self, tmp_path, calls):
+        data = write_table(tmp_path / "data", 50)
+        calls[1].update(status="too slow", stage="fit", limit=10.0)
+        found = run(data, tmp_path / "out", splits=3, limit=10.0)
+        assert calls[0] == [("climatology", 0)]
+        assert [key[1] for key in found] == [0]
+
+    def test_a_method_for_small_tables_is_left_out_of_large_ones(self, tmp_path, calls):
+        most = methods.BY_NAME["Gaussian process"].most_rows
+        data = write_table(tmp_path / "data", round(1.2 * most))
+        for _ in range(2):
+            (found,) = run(data, tmp_path / "out", ["Gaussian process"], splits=3).values()
+        assert (found["status"], found["most_rows"]) == ("left out", most)
+        assert calls[0] == []
+
     def test_what_failed_is_tried_again(self, tmp_path, calls):
         data = write_table(tmp_path / "data", 50)
         calls[1].update(status="failed", error="no output")
@@ -276,19 +412,19 @@ def test_stamps_follow_what_a_method_rests_on(monkeypatch):
         return trace([(campaign.HERE / f"{module}.py", function)]).modules
 
     assert "localw2.losses.w2" in reach("localw2")
-    assert reach("ngboost") == {"peers"}
+    assert reach("ngboost") == {"peers", "encoding"}
     scored = trace([(campaign.HERE / "measurement.py", "measure")]).modules
-    assert scored == {"measurement", "uci", "localw2.metrics", "localw2._validation"}
+    assert scored == {"measurement", "tables", "encoding", "localw2.metrics", "localw2._validation"}
 
 
 def test_a_table_of_45000_rows_runs(tmp_path):
     data = write_table(tmp_path / "data", 45_000, columns=9)
-    split = standard_split(data / "made", 0)
+    split = tables.load("made", 0, data)
     assert (len(split.x), len(split.x_test)) == (40_500, 4_500)
     found = run(data, tmp_path / "out", ["climatology"], splits=1)
     assert found["made", 0, "climatology"]["status"] == "done"
-    slow = run(data, tmp_path / "out", ["Gaussian process"], splits=1, limit=2.0)
-    assert slow["made", 0, "Gaussian process"]["status"] == "too slow"
+    slow = run(data, tmp_path / "out", ["boosting, Gaussian"], splits=1, limit=0.5)
+    assert slow["made", 0, "boosting, Gaussian"]["status"] == "too slow"
 
 
 @pytest.mark.slow
@@ -296,7 +432,7 @@ def test_every_method_ends_on_45000_rows(tmp_path):
     data = write_table(tmp_path / "data", 45_000, columns=9)
     found = run(data, tmp_path / "out", ["ours", "peer", "baseline"], splits=1, limit=60.0)
     assert len(found) == sum(method.group != "ablation" for method in methods.METHODS)
-    assert {r["status"] for r in found.values()} == {"done", "too slow"}
+    assert {r["status"] for r in found.values()} == {"done", "too slow", "left out"}
 
 
 class TestComparison:
@@ -328,7 +464,7 @@ class TestComparison:
 
     def test_the_best_peer_is_none_of_ours_and_has_all_splits(self):
         records = [record("localw2", i, 1.0) for i in range(3)]
-        records += [record("base only", i, 0.5) for i in range(3)]
+        records += [record("balls alone", i, 0.5) for i in range(3)]
         records += [record("ngboost", i, 2.0) for i in range(3)]
         records += [record("engression", i, 4.0) for i in range(3)]
         records += [record("treeffuser", 0, 1.5)]
@@ -338,13 +474,62 @@ class TestComparison:
         assert found.row("localw2").versus.ratio == 0.5
         assert found.row("treeffuser").means["crps"] == 1.5
         assert found.row("treeffuser").lacking == "too slow (draws, over 9 s) on 2 splits"
-        assert [row.method for row in found.rows][:2] == ["base only", "localw2"]
+        assert [row.method for row in found.rows][:2] == ["balls alone", "localw2"]
+
+    def test_further_splits_do_not_count(self):
+        records = [record("localw2", i, 1.0 + (i >= comparison.SPLITS)) for i in range(20)]
+        records += [record("ngboost", i, 2.0) for i in range(20)]
+        records += [record("diffgbm", i, 1.5) for i in range(comparison.SPLITS)]
+        found = comparison.compare(records, "made")
+        assert (found.best_peer, found.splits) == ("diffgbm", comparison.SPLITS)
+        assert found.row("localw2").means["crps"] == 1.0
 
 
-class TestTables:
+class TestSummary:
+    @pytest.fixture
+    def found(self):
+        """Ours has CRPS 1 everywhere; peers are 2, 1.25 and .8 times as large on tables a and b, 1 on c."""
+        scores = {
+            "a": {"ngboost": 2.0, "treeffuser": 1.25},
+            "b": {"ngboost": 1.25, "treeffuser": 0.8},
+            "c": {"ngboost": 1.0},
+        }
+        records = [record(m, 0, v, name=name) for name, of in scores.items() for m, v in of.items()]
+        seconds = {"a": 3.0, "b": 0.5, "c": 1.0}
+        ours = {name: {"fit_seconds": value, "coverage": 0.8} for name, value in seconds.items()}
+        ours["a"]["test_rows"] = 100
+        records += [record("localw2", 0, 1.0, name=name, **values) for name, values in ours.items()]
+        return summary.summarize(sorted(records, key=lambda r: r["method"] != "localw2"))
+
+    def test_geometric_means_and_counts(self, found):
+        (ngboost,) = (peer for peer in found.peers if peer.peer == "ngboost")
+        assert ngboost.mean == pytest.approx((0.5 * 0.8 * 1) ** (1 / 3))
+        assert found.best.ratios == pytest.approx({"a": 0.8, "b": 1.25, "c": 1.0})
+        assert found.best.mean == pytest.approx(1.0)
+        assert [found.best.count(most) for most in (0.9, 1.0, 1.05, 1.3)] == [1, 2, 2, 3]
+
+    def test_a_geometric_mean_does_not_depend_on_the_order_of_a_ratio(self):
+        ratios = {"a": 0.4, "b": 1.7, "c": 0.9}
+        inverse = {name: 1 / ratio for name, ratio in ratios.items()}
+        assert summary.average(ratios) == pytest.approx(1 / summary.average(inverse))
+        assert math.isnan(summary.average({}))
+
+    def test_seconds_and_coverage_are_those_of_common_tables(self, found):
+        assert found.seconds == {"a": 3.0, "b": 0.5}  # treeffuser takes 1 s, and has no record on c
+        assert found.coverages == {"a": 0.8}  # the others have 10 test rows
+
+    def test_said_in_words(self, found):
+        text = table.state_summary(found)
+        assert "smaller than the best peer's on 2 tables" in text
+        assert "ahead of it most often is treeffuser, on 1 of 2." in text
+        assert "on 1 of 2, and more than twice as long on 1." in text
+        assert table.state_summary(summary.summarize([])) == table.NOTHING
+
+
+class TestPages:
     @pytest.fixture
     def records(self):
-        scores = {"localw2": 0.9, "ngboost": 1.0, "climatology": 5.0, "base only": 1.2}
+        scores = {"localw2": 0.9, "ngboost": 1.0, "climatology": 5.0, "balls alone": 1.2}
         found = [
             record(method, i, score + 0.01 * i, name=name)
             for name in ("a", "b")
@@ -356,34 +541,33 @@ class TestTables:
 
     def test_say_what_the_records_say(self, records):
         text = table.tabulate_all(records)
-        assert text.index("### a") < text.index("### b")
+        assert text.index("} a:") < text.index("} b:")
         assert "is .90050 ± .00050 times that of the best peer, ngboost; 90.0 % of" in text
         assert "| treeffuser | too slow (draws, over 900 s) on 2 splits | - |" in text
         assert text.count("| best peer | 1 |") == 2
-        assert "base only" not in text
-        assert "| base only | 1.205 | +.300 | 1.205 | +.300 |" in table.tabulate_ablation(records)
+        assert "balls alone" not in text
+        assert "| a | - | 1.3315 ± .0018 |" in table.tabulate_ablation(records)
+        assert "| a | ngboost | 1.00 | .905 | .90050 ± .00050 | 90.0 % | 1.0 | - |" in table.tabulate_tables(
+            records
+        )
 
-    def test_the_short_one_marks_the_smallest(self, records):
-        lines = table.tabulate_short(records).splitlines()
-        assert lines[0] == "| mean CRPS | a | b |"
-        assert "| localw2 | **.905** | **.905** |" in lines
-        assert "| treeffuser | too slow | - |" in lines
+    def test_the_short_one_has_a_line_for_each_peer(self, records):
+        lines = table.tabulate_peers(records).splitlines()
+        assert "| **the best peer of each table** | 2 | .900 | 2 | .900 (a) | 1.0 |" in lines
+        assert "| ngboost | 2 | .900 | 2 | .900 (a) | 1.0 |" in lines
+        assert "| treeffuser | 0 | - | - | - | - |" in lines
 
     def test_are_rectangular(self, records):
-        for make in (
-            table.tabulate_all,
-            table.tabulate_ablation,
-            table.tabulate_short,
-            table.tabulate_settings,
-        ):
-            for block in re.findall(r"(?:^\|.*\|$\n?)+", make(records), re.MULTILINE):
-                assert len({line.count(" | ") for line in block.splitlines()}) == 1
+        for blocks in table.BLOCKS.values():
+            for make in blocks.values():
+                for block in re.findall(r"(?:^\|.*\|$\n?)+", make(records), re.MULTILINE):
+                    assert len({line.count(" | ") for line in block.splitlines()}) == 1
 
     def test_only_what_is_between_markers_changes(self, records):
         begin, end = "<!-- accuracy:begin short -->", "<!-- accuracy:end short -->"
         page = f"before\n{begin}\nold\n{end}\nafter <!-- other -->\n"
         once = table.fill_page(page, table.BLOCKS[table.README], records)
-        assert once.startswith(f"before\n{begin}\n| mean CRPS |")
+        assert once.startswith(f"before\n{begin}\n| against |")
         assert once.endswith(f"\n{end}\nafter <!-- other -->\n")
         assert "old" not in once
         assert table.fill_page(once, table.BLOCKS[table.README], records) == once
@@ -395,7 +579,7 @@ class TestTables:
     def test_the_picture_is_drawn(self, records, tmp_path):
         from picture import draw_dots
 
-        draw_dots([comparison.compare(records, name) for name in ("a", "b")], tmp_path / "accuracy.png")
+        draw_dots(summary.summarize(records), tmp_path / "accuracy.png")
         assert (tmp_path / "accuracy.png").stat().st_size > 10_000
 
 

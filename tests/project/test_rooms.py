@@ -17,7 +17,7 @@ LAZY = {
     "skops": ["storage.regressors"],
     "torchdiffeq": ["models.ode"],
     "matplotlib": ["plots"],
-    "pandas": ["estimators.tables"],
+    "pandas": ["estimators.cells"],
 }
 
 

@@ -56,25 +56,33 @@ def test_every_place_is_as_likely_in_every_batch(n, block, batch, most):
     np.testing.assert_allclose([means[b, p] for b in range(n_batches) for p in range(n)], 1 / n, rtol=1e-12)
 
 
-def weighted_problem(anchored=False):
-    """Seven rows of which five share their x with others: four balls of weights 3, 2, 1, 1."""
+LEAVES = np.array([[0, 0], [0, 0], [0, 0], [1, 0], [1, 0], [1, 1], [1, 1]])
+
+
+def weighted_problem(anchored=False, leaves=False):
+    """Seven rows of which five share their x with others: four balls of weights 3, 2, 1, 1.
+
+    In two trees they have four leaves of weights 1.5, 2, 2.5 and 1, of which each row is in two.
+    """
     x = torch.tensor([0.0, 0.0, 0.0, 1.0, 1.0, 2.2, 3.5], dtype=torch.float64)[:, None]
     rng = np.random.default_rng(0)
     y, yhat = (torch.tensor(rng.normal(size=s)) for s in ((7, 1), (2, 7, 1)))
     inner = SquaredW2(debiased=True)
-    discrepancy = Anchored(inner, 2.0, by_ball=True) if anchored else inner
-    objective = Objective(y, Neighborhoods.within(x, 1.3), discrepancy)
+    discrepancy = Anchored(inner, 2.0, by_ball=not leaves) if anchored else inner
+    hoods = Neighborhoods.leaves(LEAVES, x) if leaves else Neighborhoods.within(x, 1.3)
+    objective = Objective(y, hoods, discrepancy)
     assert len(set(objective.hoods.weights.tolist())) > 1
     return x, objective, yhat
 
 
+@pytest.mark.parametrize("leaves", [False, True])
 @pytest.mark.parametrize("anchored", [False, True])
 @pytest.mark.parametrize(("batch", "block"), [(1, 1), (2, 1), (3, 1), (2, 2), (3, 2)])
-def test_the_loss_of_a_batch_of_merged_balls_has_the_full_loss_as_its_mean(
-    batch, block, anchored, monkeypatch
+def test_the_loss_of_a_batch_of_weighted_balls_has_the_full_loss_as_its_mean(
+    batch, block, anchored, leaves, monkeypatch
 ):
     """Exact: every order, every beginning, and the shift integrated over between its finitely many jumps."""
-    x, objective, yhat = weighted_problem(anchored)
+    x, objective, yhat = weighted_problem(anchored, leaves)
     n, weights = objective.hoods.n_balls, objective.hoods.weights.numpy()
     config = FitConfig(batch_balls=batch, block_balls=block)
     stream = BallStream(objective, x, config, Crew())
@@ -155,10 +163,11 @@ def test_an_epoch_may_see_some_balls_only():
     assert len(fit.losses) == 7
 
 
+@pytest.mark.parametrize("leaves", [False, True])
 @pytest.mark.parametrize("size", [2, 3, 5])
-def test_shards_add_up_to_the_batch(size):
+def test_shards_add_up_to_the_batch(size, leaves):
     """Every ball of a batch is on one rank, neighbours together, and shares are those of the balls."""
-    x, objective, yhat = weighted_problem(anchored=True)
+    x, objective, yhat = weighted_problem(anchored=True, leaves=leaves)
     for settings in ({}, {"batch_balls": 3}):
         config = FitConfig(**settings)
         alone = list(BallStream(objective, x, config, Crew()).batches(2))

@@ -74,6 +74,11 @@ class LazyNeighborhoods(BallGraph):
         return len(self._centres)
 
     @property
+    def n_unmerged(self) -> int:
+        """The same number: identical balls are merged in blocks only."""
+        return self.n_balls
+
+    @property
     def sizes(self) -> Tensor:
         """The size of every ball, counted in one pass over the data that stores no edges."""
         return torch.from_numpy(self._search.sizes(self._centres).astype(np.int64))

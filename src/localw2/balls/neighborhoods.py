@@ -10,17 +10,18 @@ from dataclasses import dataclass
 from typing import Any, Self, TypeVar, final
 
 import numpy as np
+import scipy.sparse as sp
 import torch
 from torch import Tensor
 
 from localw2._validation import Array, as_array, as_rows, check_count, check_number, check_radius, seed_from
+from localw2.balls.leaves import find_leaves
 from localw2.balls.norms import Norm, check_norm
-from localw2.balls.ragged import Balls, Bucket, compact, merge
+from localw2.balls.ragged import Balls, Bucket, compact, index_type, merge, steps
 from localw2.balls.search import (
     BallSearch,
     RadiusSearch,
     cells,
-    index_type,
     is_range,
     nearest_search,
     radius_search,
@@ -111,15 +112,8 @@ class BallGraph(ABC):
     def _around(cls, search: BallSearch, min_size: int, setting: str) -> Self:
         hoods = cls._find(search, min_size)
         if min_size == 1:
-            sizes = hoods._some_sizes()
-            alone = int((sizes == 1).sum())
-            if len(sizes) > 1 and alone >= 0.9 * len(sizes):
-                warnings.warn(
-                    f"{setting} leaves {alone} of {len(sizes)} balls with one row, where the loss cannot see "
-                    "spread. Use a larger delta, or a fixed number of rows per ball: "
-                    "Neighborhoods.nearest(x, 20).",
-                    stacklevel=3,
-                )
+            cure = "Use a larger delta, or a fixed number of rows per ball: Neighborhoods.nearest(x, 20)."
+            _warn_of_singletons(hoods._some_sizes(), f"{setting} leaves", cure, stacklevel=4)
         return hoods
 
     @classmethod
@@ -139,7 +133,8 @@ class Neighborhoods(BallGraph):
     Rows whose balls hold the same rows share one stored ball. Its entry in ``weights`` is the number of
     such rows, and ``ball_of_row`` gives the ball of each row (-1 where ``min_size`` dropped it). A local loss
     is the weighted mean over the kept balls, :math:`\sum_b w_b v_b / \sum_b w_b`; if none is dropped, this
-    is the paper's :math:`\frac1N\sum_i`.
+    is the paper's :math:`\frac1N\sum_i`. With ``leaves`` a ball belongs to all rows that it holds, and a row
+    has a ball in every tree; the loss is then the mean over rows and their trees.
 
     Memory: 4 bytes per edge (8 beyond 2^31 rows). Construction takes up to four times that, plus about 300 MB
     for a chunk of the search (``make bench-neighbors``). ``LazyNeighborhoods`` never holds all edges.
@@ -153,14 +148,15 @@ class Neighborhoods(BallGraph):
     tensor([0, 1, 2])
     """
 
-    def __init__(self, balls: Balls, n_rows: int, weights: Array, ball_of_row: Array) -> None:
+    def __init__(self, balls: Balls, n_rows: int, weights: Array, ball_of_row: Array | None = None) -> None:
+        # Without ball_of_row a ball belongs to all rows that it holds.
         self.balls = balls
         self.n_rows = n_rows
-        self.indptr = torch.from_numpy(np.concatenate([[0], np.cumsum(balls.sizes)]).astype(np.int64))
+        self.indptr = torch.from_numpy(balls.indptr)
         self.rows = torch.from_numpy(balls.rows)
-        self.sizes = torch.from_numpy(balls.sizes.astype(np.int64))
-        self.weights = torch.from_numpy(weights.astype(np.float64))
-        self.ball_of_row = torch.from_numpy(ball_of_row.astype(np.int64))
+        self.sizes = torch.from_numpy(balls.sizes.astype(np.int64, copy=False))
+        self.weights = torch.from_numpy(weights.astype(np.float64, copy=False))
+        self._own = None if ball_of_row is None else ball_of_row.astype(np.int64, copy=False)
         self._cache: dict[Any, Any] = {}
 
     @classmethod
@@ -204,7 +200,7 @@ class Neighborhoods(BallGraph):
         """
         n = check_count(n, "n", 1)
         balls = Balls(np.array([n]), np.arange(n, dtype=index_type(n)))
-        return cls(balls, n, np.array([n]), np.zeros(n, np.int64))
+        return cls(balls, n, balls.sizes)
 
     @classmethod
     def singletons(cls, n: int) -> Neighborhoods:
@@ -215,7 +211,7 @@ class Neighborhoods(BallGraph):
         """
         n = check_count(n, "n", 1)
         balls = Balls(np.ones(n, np.int64), np.arange(n, dtype=index_type(n)))
-        return cls(balls, n, np.ones(n), np.arange(n))
+        return cls(balls, n, balls.sizes)
 
     @classmethod
     def cells(cls, x: Any, size: int, norm: Norm | None = None) -> Neighborhoods:
@@ -224,19 +220,107 @@ class Neighborhoods(BallGraph):
         This takes linear memory, and seconds for a million rows: enough where "local" may be approximate.
 
         >>> Neighborhoods.cells(np.arange(1000.0), size=100)
-        Neighborhoods(1000 rows, 16 balls of 62 to 63 rows, median 62 (984 identical ones merged), 1000 edges)
+        Neighborhoods(1000 rows, 16 balls of 62 to 63 rows, median 62, 1000 edges)
         """
         size = check_count(size, "size", 2, why="a cell of one row shows no spread")
         balls = cells(x, size, check_norm(norm))
-        n_rows = len(balls.rows)
-        own = np.empty(n_rows, np.int64)
-        own[balls.rows] = np.repeat(np.arange(len(balls.sizes)), balls.sizes)
-        return cls(balls, n_rows, balls.sizes, own)
+        return cls(balls, len(balls.rows), balls.sizes)
+
+    @classmethod
+    def leaves(cls, forest: Any, x: Any, min_size: int = 1) -> Neighborhoods:
+        r"""Balls from trees: every leaf of every tree is a ball, with the rows of x that fall into it.
+
+        ``forest`` is a fitted forest or tree with ``apply(x)``, as scikit-learn's have it, or the leaf
+        numbers themselves, integers (N, n_trees) or (N,); a negative one says that the row is in no leaf of
+        that tree, such as a row that the tree was grown on. The rows x (N, p) are those of the loss.
+
+        Every row counts equally: it gives each of its :math:`T_i` leaves the weight :math:`1 / T_i`, so that
+        the loss is the mean over rows of the mean over their leaves. If all rows are in all T trees, a leaf
+        of m rows weighs m / T, and ``ball_of_row`` is (N, T), column t for tree t, or (N,) for one tree.
+        Balls are numbered tree by tree, and equal leaves of different trees are all kept. ``min_size`` drops
+        smaller leaves.
+
+        A tree that was grown on the y of these very rows chose its leaves to make y alike in them, so the
+        spread in a leaf is too small. Use large leaves, or grow the trees on other rows.
+
+        >>> hoods = Neighborhoods.leaves([[0, 1], [0, 2], [1, 2]], x=[0.0, 1.0, 2.0])
+        >>> hoods
+        Neighborhoods(3 rows, 4 balls of 1 to 2 rows, median 1, 6 edges)
+        >>> hoods.ball_of_row.tolist(), hoods.weights.tolist()
+        ([[0, 2], [0, 3], [1, 3]], [1.0, 0.5, 0.5, 1.0])
+        """
+        check_count(min_size, "min_size", 1)
+        balls, weights = find_leaves(forest, x)
+        if min_size == 1:
+            cure = "Grow larger leaves, for example with min_samples_leaf=20."
+            _warn_of_singletons(balls.sizes, "the trees leave", cure, stacklevel=3)
+        n_rows = x.shape[0] if hasattr(x, "shape") else len(x)
+        return cls(balls, n_rows, weights).at_least(min_size)
+
+    @property
+    def ball_of_row(self) -> Tensor:
+        """The ball of each row, (N,), -1 for none; (N, T) if rows have up to T balls, as in the leaves of T
+        trees: their numbers in ascending order, then -1."""
+        return self.compute_once("ball_of_row", lambda: torch.from_numpy(self._find_owned()))
+
+    def _find_owned(self) -> Array:
+        if self._own is not None:
+            return self._own
+        entries = np.ones(len(self.balls.rows), np.int8), self.balls.rows, self.balls.indptr
+        by_row = sp.csr_matrix(entries, shape=(self.n_balls, self.n_rows)).tocsc()
+        counts = np.diff(by_row.indptr)
+        owned = np.full((self.n_rows, max(1, int(counts.max()))), -1, np.int64)
+        owned[np.repeat(np.arange(self.n_rows), counts), steps(counts)] = by_row.indices
+        return owned[:, 0] if owned.shape[1] == 1 else owned
+
+    def balls_of(self, rows: Array) -> tuple[Array, Array]:
+        """The balls that belong to some distinct rows, as pairs (place in ``rows``, ball), by place and ball.
+
+        >>> Neighborhoods.leaves([[0, 1], [0, 2], [1, 2]], x=[0.0, 1.0, 2.0]).balls_of(np.array([2, 0]))
+        (array([0, 0, 1, 1]), array([1, 3, 0, 2]))
+        """
+        if self._own is not None:
+            places = np.flatnonzero(self._own[rows] >= 0)
+            return places, self._own[rows][places]
+        wanted, place = np.zeros(self.n_rows, bool), np.zeros(self.n_rows, np.int64)
+        wanted[rows], place[rows] = True, np.arange(len(rows))
+        edges = np.flatnonzero(wanted[self.balls.rows])
+        places = place[self.balls.rows[edges]]
+        by_place = np.argsort(places, kind="stable")
+        balls = np.searchsorted(self.balls.indptr, edges[by_place], side="right") - 1
+        return places[by_place], balls
+
+    def average(self, values: Array, otherwise: float) -> Array:
+        """The mean of one value per ball over the balls of each row, (N,); ``otherwise`` for a row without.
+
+        >>> Neighborhoods.leaves([[0, 1], [0, 2], [1, 2]], x=[0.0, 1.0, 2.0]).average(np.arange(4.0), 0.0)
+        array([1. , 1.5, 2. ])
+        """
+        if self._own is not None:
+            return np.where(self._own >= 0, values[self._own], otherwise)
+        counts = np.bincount(self.balls.rows, minlength=self.n_rows)
+        totals = np.bincount(self.balls.rows, np.repeat(values, self.balls.sizes), self.n_rows)
+        means: Array = np.where(counts > 0, totals / np.maximum(counts, 1), otherwise)
+        return means
+
+    def row_weights(self) -> Array:
+        """The weight of each row, (N,): each ball's, divided evenly among the rows that it belongs to."""
+        weights = self.weights.numpy()
+        if self._own is None:
+            edges = np.repeat(weights / self.balls.sizes, self.balls.sizes)
+            return np.bincount(self.balls.rows, edges, self.n_rows)
+        owners = np.bincount(self._own[self._own >= 0], minlength=self.n_balls)
+        return self.average(weights / np.maximum(owners, 1), 0.0)
 
     @property
     def n_balls(self) -> int:
         """Number of stored (distinct) balls."""
         return len(self.sizes)
+
+    @property
+    def n_unmerged(self) -> int:
+        """Number of balls before identical ones were merged: one per kept row, or the leaves as they are."""
+        return self.n_balls if self._own is None else round(float(self.weights.sum()))
 
     @property
     def n_edges(self) -> int:
@@ -261,16 +345,19 @@ class Neighborhoods(BallGraph):
         """
         chosen = check_balls(balls, self.n_balls)
         rows, local = compact(self.balls.take(chosen))
-        place = np.full(self.n_balls + 1, -1)
-        place[chosen] = np.arange(len(chosen))
-        own = place[self.ball_of_row.numpy()[rows]]
+        own = None
+        if self._own is not None:
+            place = np.full(self.n_balls + 1, -1)
+            place[chosen] = np.arange(len(chosen))
+            own = place[self._own[rows]]
         weight = self.weights.numpy()[chosen] if weights is None else check_weights(weights, len(chosen))
         return torch.from_numpy(rows), Neighborhoods(local, len(rows), weight, own)
 
     def order(self, places: Array) -> Array:
         """The balls in the order of the positions ``places`` (N,) of the first row that each belongs to."""
-        own = self.ball_of_row.numpy()
-        kept, first = np.unique(own, return_index=True)
+        if self._own is None:
+            return np.argsort(places[self.balls.rows[self.balls.starts]], kind="stable")
+        kept, first = np.unique(self._own, return_index=True)
         balls: Array = kept[kept >= 0][np.argsort(places[first[kept >= 0]], kind="stable")]
         return balls
 
@@ -282,10 +369,11 @@ class Neighborhoods(BallGraph):
         if not kept.any():
             raise ValueError(
                 f"no ball has {min_size} rows (the largest has {int(self.sizes.max())}). "
-                "Use a larger delta, or Neighborhoods.nearest(x, k)."
+                "Use a larger delta, Neighborhoods.nearest(x, k), or larger leaves."
             )
-        place = np.append(np.where(kept, np.cumsum(kept) - 1, -1), -1)
-        own = place[self.ball_of_row.numpy()]
+        own = None
+        if self._own is not None:
+            own = np.append(np.where(kept, np.cumsum(kept) - 1, -1), -1)[self._own]
         return Neighborhoods(self.balls.take(kept), self.n_rows, self.weights.numpy()[kept], own)
 
     def buckets(self, growth: float, max_elements: int | None = None) -> list[Bucket]:
@@ -310,7 +398,7 @@ class Neighborhoods(BallGraph):
         return found
 
     def row_sizes(self) -> Tensor:
-        """The size of each row's own ball, 0 where it was dropped."""
+        """The sizes of each row's balls, of the shape of ``ball_of_row``; 0 where it has none."""
         return torch.cat([self.sizes, torch.zeros(1, dtype=torch.int64)])[self.ball_of_row]
 
     def compute_once(self, key: Any, build: Callable[[], T]) -> T:
@@ -324,7 +412,7 @@ class Neighborhoods(BallGraph):
         low, high = int(self.sizes.min()), int(self.sizes.max())
         median = int(self.sizes.median())
         spread = f"{high} row{'s' * (high > 1)}" if low == high else f"{low} to {high} rows, median {median}"
-        merged = int(self.weights.sum()) - self.n_balls
+        merged = self.n_unmerged - self.n_balls
         note = f" ({merged} identical ones merged)" if merged and self.n_balls > 1 else ""
         balls = f"{self.n_balls} ball{'s' * (self.n_balls > 1)} of {spread}{note}"
         return f"Neighborhoods({self.n_rows} rows, {balls}, {self.n_edges} edges)"
@@ -336,6 +424,26 @@ def _size_limits(min_size: int, max_size: int | None, random_state: Any) -> tupl
     if max_size is not None:
         check_count(max_size, "max_size", min_size, why="it must be at least min_size")
     return max_size, seed_from(random_state)
+
+
+def _warn_of_singletons(sizes: Array, subject: str, cure: str, stacklevel: int) -> None:
+    """Warn if nearly all balls hold one row."""
+    alone = int((sizes == 1).sum())
+    if len(sizes) > 1 and alone >= 0.9 * len(sizes):
+        warnings.warn(
+            f"{subject} {alone} of {len(sizes)} balls with one row, where the loss cannot see spread. {cure}",
+            stacklevel=stacklevel,
+        )
+
+
+def check_given(hoods: Neighborhoods, name: str, n_rows: int, norm: Norm | None = None) -> None:
+    """Raise unless balls that are given hold the rows in question, and no norm is given beside them."""
+    if hoods.n_rows != n_rows:
+        raise ValueError(
+            f"{name} holds balls of {hoods.n_rows} rows and x has {n_rows}; they must be the same rows."
+        )
+    if norm is not None:
+        raise ValueError(f"norm has no effect on the balls that {name} gives; leave it out.")
 
 
 def check_weights(weights: Any, n_balls: int) -> Array:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, final
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
@@ -25,10 +26,15 @@ class Balls:
     sizes: Array
     rows: Array
 
+    @cached_property
+    def indptr(self) -> Array:
+        """Where each ball begins in ``rows``, and where the last one ends, (balls + 1,)."""
+        return np.concatenate([[0], np.cumsum(self.sizes)]).astype(np.int64)
+
     @property
     def starts(self) -> Array:
         """Where each ball begins in ``rows``."""
-        return np.cumsum(self.sizes) - self.sizes
+        return self.indptr[:-1]
 
     def take(self, which: Array) -> Balls:
         """Some of the balls, by indices (in that order) or by a mask."""
@@ -50,6 +56,11 @@ class Bucket:
 
     balls: Tensor
     rows: Tensor
+
+
+def index_type(n_rows: int) -> type[np.integer[Any]]:
+    """The narrowest type that can number so many rows."""
+    return np.int32 if n_rows < 2**31 else np.int64
 
 
 def steps(sizes: Array) -> Array:

@@ -15,7 +15,7 @@ from scipy.spatial import cKDTree
 from sklearn.neighbors import KDTree
 
 from localw2._validation import Array, as_rows
-from localw2.balls.ragged import Balls, mix, runs, steps
+from localw2.balls.ragged import Balls, index_type, mix, runs, steps
 
 if TYPE_CHECKING:
     from localw2.balls.norms import Norm
@@ -285,11 +285,6 @@ def cells(x: Any, size: int, norm: Norm) -> Balls:
             nodes += [node.lesser, node.greater]
     sizes = np.diff(np.append(np.sort(starts), tree.n))
     return _sort_balls(sizes, tree.indices, tree.n)
-
-
-def index_type(n_rows: int) -> type[np.integer[Any]]:
-    """The narrowest type that can number so many rows."""
-    return np.int32 if n_rows < 2**31 else np.int64
 
 
 def is_range(values: Array) -> bool:

@@ -8,7 +8,7 @@ No model is trained, so the choice takes a second and does not depend on the net
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, final
@@ -21,14 +21,17 @@ from sklearn.utils.parallel import Parallel, delayed
 
 from localw2._validation import Array, as_array, as_rows, check_count, check_flag, seed_from
 from localw2.balls.lazy import MANY_ROWS, SLACK
-from localw2.balls.neighborhoods import Nearest, Neighborhoods
+from localw2.balls.neighborhoods import Nearest, Neighborhoods, check_given
 from localw2.balls.norms import Norm, candidate_norms, check_norm
+from localw2.balls.ragged import runs, steps
 
 PROBES = 1000  # rows that are forecast; more would hardly sharpen the scores
 SIZES = (12, 17, 24, 34, 48, 68, 96, 136, 192, 272, 384)  # of balls; a step of sqrt(2)
 MARGIN = 0.005  # of the score: a smaller gain does not justify larger balls, which cost more, or another norm
 _EVEN = 0.4  # smallest over median ball size, at one radius, above which the density counts as even
 _CLIMATE_ROWS = 2000  # rows that stand for the whole sample in the forecast of a row without neighbours
+_BALL_ROWS = 2000  # rows, at evenly spaced places, that stand for a larger ball that is given
+_CHUNK = 1 << 20  # rows of all forecasts by given balls that are in memory at a time
 
 
 @final
@@ -36,14 +39,16 @@ _CLIMATE_ROWS = 2000  # rows that stand for the whole sample in the forecast of 
 class Candidate:
     """One candidate: ``balls`` is ``Nearest(k)``, or a radius in the units of ``norm``.
 
+    They may also be one of the ``hoods`` given, which have their name in ``norm_name`` and no norm.
+
     ``sizes`` are the 5 %, 50 % and 95 % quantiles of the number of rows per ball, the row itself included;
     ``score`` is the mean held-out CRPS relative to that of the whole sample as forecast, ``behind`` is how
     much worse it is than the best candidate's and ``behind_se`` the standard error of that difference.
     """
 
     norm_name: str
-    norm: Norm
-    balls: Nearest | float
+    norm: Norm | None
+    balls: Nearest | float | Neighborhoods
     sizes: tuple[float, float, float]
     score: float
     behind: float
@@ -55,8 +60,9 @@ class Candidate:
 class DeltaSelection:
     """The candidates and the choice of ``select_delta``.
 
-    ``balls`` is the choice, ``Nearest(k)`` or a radius, in the norm ``norm``. ``delta`` is always a radius:
-    for ``Nearest(k)``, the median distance to the k-th row. ``why`` explains the choice.
+    ``balls`` is the choice: ``Nearest(k)`` or a radius, in the norm ``norm``, or one of the ``hoods`` given,
+    which have no norm (None). ``delta`` is a radius: for ``Nearest(k)``, the median distance to the k-th row,
+    and NaN for given balls. ``why`` explains the choice.
     """
 
     candidates: tuple[Candidate, ...]
@@ -66,18 +72,25 @@ class DeltaSelection:
     n_rows: int
 
     @property
-    def norm(self) -> Norm:
+    def norm(self) -> Norm | None:
         """The norm of the chosen balls."""
         return self.chosen.norm
 
     @property
-    def balls(self) -> Nearest | float:
-        """The chosen balls, in the form that ``LocalW2Regressor(delta=...)`` accepts."""
+    def balls(self) -> Nearest | float | Neighborhoods:
+        """The chosen balls; ``LocalW2Regressor(delta=...)`` accepts them unless they were given."""
         return self.chosen.balls
 
     def neighborhoods(self, x: Any) -> Neighborhoods:
-        """The chosen balls of these rows."""
-        return Neighborhoods.of(x, self.balls, self.norm)
+        """The chosen balls of these rows; balls that were given hold the rows of the selection only."""
+        if not isinstance(self.balls, Neighborhoods):
+            return Neighborhoods.of(x, self.balls, self.norm)
+        if len(x) != self.n_rows:
+            raise ValueError(
+                f"x has {len(x)} rows, but the chosen balls ({self.chosen.norm_name}) are those of the "
+                f"{self.n_rows} rows of the selection. Make the balls of other rows as those were made."
+            )
+        return self.balls
 
     def table(self) -> str:
         """All candidates with their sizes and scores, the best first."""
@@ -97,7 +110,7 @@ class DeltaSelection:
 
         lines: dict[str, list[tuple[float, float, float]]] = {}
         for c in self.candidates:
-            kind = "" if isinstance(c.balls, Nearest) else ", one radius"
+            kind = "" if isinstance(c.balls, Nearest | Neighborhoods) else ", one radius"
             lines.setdefault(c.norm_name + kind, []).append((c.sizes[1], c.score, c.behind_se))
         return ball_scores(lines, (self.chosen.sizes[1], self.chosen.score), ax)
 
@@ -115,6 +128,7 @@ def select_delta(
     debiased: bool = True,
     adaptive: bool | str = "auto",
     sizes: Sequence[int] | None = None,
+    hoods: Mapping[str, Neighborhoods] | None = None,
     random_state: Any = 0,
 ) -> DeltaSelection:
     r"""Choose the balls of a local loss from the data: their size, norm and kind (one radius or k rows).
@@ -135,6 +149,12 @@ def select_delta(
     standardised columns before other norms, smaller balls before larger. ``adaptive=True`` uses k nearest
     rows, False one radius, and "auto" one radius only where the density is even, so that few of its balls
     are much smaller than the others. With more than 1000 rows a random thousand is forecast.
+
+    ``hoods`` are further balls of these rows to compare, by name, such as
+    ``{"leaves": Neighborhoods.leaves(forest, x)}``. In several leaves a row is forecast by their pooled law:
+    one of its leaves, then one of the other rows there. Such balls are taken if they are better than the
+    simpler choice by more than a standard error and half a percent. The comparison is fair only if they were
+    made without the y of these rows, for example by trees grown on others.
 
     >>> rng = np.random.default_rng(0)
     >>> x = rng.uniform(-1, 1, (1000, 2))
@@ -157,7 +177,7 @@ def select_delta(
     nearest = [t for found in Parallel()(tasks) for t in found]
     kept = _simplest(nearest, next(iter(norms)))
     # One radius is tried in the norm that won.
-    radii = forecasts.trials(kept.name, kept.norm, one_radius=True)
+    radii = forecasts.trials(kept.name, norms[kept.name], one_radius=True)
     if adaptive is False and not radii:
         raise ValueError(
             "most rows share their x with others, so no radius gives moderate balls; use adaptive=True."
@@ -166,19 +186,26 @@ def select_delta(
         rival = _simplest(radii, kept.name)
         if adaptive is False or (rival.even and _close(rival, kept)):
             kept = rival
-    tried = nearest + radii
+    given = [forecasts.given(name, balls) for name, balls in _check_hoods(hoods, len(rows)).items()]
+    if given:
+        rival = min(given, key=lambda t: t.mean)
+        if rival.mean < kept.mean and not _close(kept, rival):
+            kept = rival
+    tried = nearest + radii + given
     best = min(tried, key=lambda t: t.mean)
     found = {id(t): t.candidate(best, forecasts.climate) for t in tried}
     chosen = found[id(kept)]
     return DeltaSelection(tuple(found.values()), chosen, kept.delta, _why(chosen, kept, best), len(rows))
 
 
-def describe(balls: Nearest | float) -> str:
+def describe(balls: Nearest | float | Neighborhoods) -> str:
     """Describe balls in words.
 
-    >>> describe(Nearest(12)), describe(0.25)
-    ('12 nearest rows', 'radius 0.25')
+    >>> describe(Nearest(12)), describe(0.25), describe(Neighborhoods.whole(9))
+    ('12 nearest rows', 'radius 0.25', '1 given')
     """
+    if isinstance(balls, Neighborhoods):
+        return f"{balls.n_balls} given"
     return f"{balls.k} nearest rows" if isinstance(balls, Nearest) else f"radius {balls:.4g}"
 
 
@@ -211,11 +238,11 @@ def _shrinkages(most: int) -> Array:
 @final
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """A candidate's balls: the number of other rows in each, and the score, for every forecast row."""
+    """A candidate's balls: the number of other rows in each, and the score of every forecast row."""
 
     name: str
-    norm: Norm
-    balls: Nearest | float
+    norm: Norm | None
+    balls: Nearest | float | Neighborhoods
     delta: float
     counts: Array
     scores: Array
@@ -274,6 +301,54 @@ class _Forecasts:
             balls = radius if one_radius else Nearest(k)
             found.append(Trial(name, norm, balls, radius, counts, scores))
         return found
+
+    def given(self, name: str, hoods: Neighborhoods) -> Trial:
+        r"""A candidate whose balls are at hand: row i is forecast by the pooled law of its balls,
+
+        .. math:: p_j = \frac1{T_i} \sum_{b \ni j} \frac1{m_b - 1}, \quad j \ne i,
+
+        where b runs over the :math:`T_i` balls of row i that hold :math:`m_b > 1` rows.
+        """
+        place, ball = hoods.balls_of(self.probes)
+        counts = hoods.sizes.numpy()[ball] - 1
+        alone = len(self.probes) - len(np.unique(place))
+        place, ball = place[counts > 0], ball[counts > 0]
+        scores, taken = self.climates.copy(), np.minimum(hoods.sizes.numpy()[ball], _BALL_ROWS)
+        ends = np.searchsorted(place, np.arange(len(self.probes) + 1))
+        for run in runs(np.bincount(place, taken, len(self.probes)), _CHUNK):
+            part = slice(ends[run.start], ends[run.stop])
+            known = np.unique(place[part])
+            scores[known] = self._pooled_scores(hoods, place[part], ball[part])[known]
+        sizes = np.append(counts, np.zeros(alone, np.int64))
+        return Trial(name, None, hoods, float("nan"), sizes, scores)
+
+    def _pooled_scores(self, hoods: Neighborhoods, place: Array, ball: Array) -> Array:
+        """The score of each probe, (probes,), from pairs (place among the probes, ball of 2 rows or more)."""
+        sizes, starts = hoods.sizes.numpy()[ball], hoods.balls.starts[ball]
+        taken = np.minimum(sizes, _BALL_ROWS)
+        pair = np.repeat(np.arange(len(ball)), taken)
+        # Half a step in, so that a thinned ball is not always represented by its first row.
+        inside = ((steps(taken) + 0.5) * (sizes / taken)[pair]).astype(np.int64)
+        rows = hoods.balls.rows[starts[pair] + inside]
+        other = rows != self.probes[place][pair]
+        pair, rows = pair[other], rows[other]
+        held = np.bincount(pair, minlength=len(ball))
+        probe = place[pair]
+        share = 1 / (held[pair] * np.bincount(place, minlength=len(self.probes))[probe])
+        total = np.zeros(len(self.probes))
+        for output in self.outputs.T:
+            values = output[rows]
+            if self.shrink is not None:
+                mean = (np.bincount(pair, values) / held)[pair]
+                values = mean + _shrinkages(_BALL_ROWS)[held - 1][pair] * (values - mean)
+            gaps = values - output[self.probes][probe]
+            order = np.lexsort((gaps, probe))
+            gap, weight, of = gaps[order], share[order], probe[order]
+            # The weights of a probe add up to 1, so whole numbers of probes lie before it.
+            below = np.cumsum(weight) - np.searchsorted(np.unique(of), of)
+            total += np.bincount(of, weight * (np.abs(gap) - gap * (2 * below - weight - 1)), len(total))
+        scores: Array = total / self.outputs.shape[1]
+        return scores
 
     def _neighbors(self, norm: Norm) -> tuple[Array, Array]:
         """The distances from each probe to its nearest other rows, and these rows, the nearest first."""
@@ -344,6 +419,21 @@ def _sizes(sizes: Sequence[int] | None, n: int) -> list[int]:
     if not checked:
         raise ValueError("sizes is empty; give ball sizes to try, such as (10, 30, 100).")
     return sorted(set(checked))
+
+
+def _check_hoods(hoods: Any, n: int) -> dict[str, Neighborhoods]:
+    """Balls of all n rows, by name."""
+    if isinstance(hoods, Neighborhoods):
+        raise ValueError('hoods are balls by name; pass for example {"leaves": hoods}.')
+    found = dict(hoods or {})
+    for name, balls in found.items():
+        if not isinstance(balls, Neighborhoods):
+            raise ValueError(
+                f"hoods[{name!r}] is {type(balls).__name__}; pass Neighborhoods, such as "
+                "Neighborhoods.leaves(forest, x)."
+            )
+        check_given(balls, f"hoods[{name!r}]", n)
+    return found
 
 
 def _behind(tried: Trial, best: Trial) -> tuple[float, float]:

@@ -9,8 +9,9 @@ import numpy as np
 
 from localw2._validation import Array, as_array, as_rows, check_count
 from localw2.estimators.settings import draw_seed
+from localw2.estimators.tables import read_rows
 from localw2.judging.diagnosis.diagnose import Diagnosis, diagnose
-from localw2.judging.sampler import encode_rows
+from localw2.judging.inputs import Input, describe_inputs
 from localw2.judging.seen_rows import SeenRows, SeenRowsWarning, judge_seen
 
 
@@ -26,7 +27,7 @@ class Judged:
     """A regressor that can be diagnosed."""
 
     def diagnose(
-        self: Sampler, X: Any, y: Any, n_samples: int = 200, random_state: Any = None, **settings: Any
+        self, X: Any, y: Any, n_samples: int = 200, random_state: Any = None, **settings: Any
     ) -> Diagnosis:
         """Check on rows X, y that were not trained on whether the draws can be trusted.
 
@@ -34,16 +35,17 @@ class Judged:
         extrapolated rows are flagged. Rows of the fit itself give a ``SeenRowsWarning``: on them any overfit
         looks calibrated.
         """
-        n_samples = check_count(n_samples, "n_samples", 2, why="one draw shows no spread")
-        rng = np.random.default_rng(draw_seed(random_state))
-        samples = self.sample(X, n_samples, random_state=int(rng.integers(2**31)))
-        if (columns := getattr(self, "columns_", None)) is not None:  # judged by the numbers it became
-            settings["names"] = columns.encoded_names(settings.get("names"))
-        if settings.get("x_train") is not None:
-            settings["x_train"] = encode_rows(self, settings["x_train"])
-        X = encode_rows(self, X)
-        warn_of_seen(self, X, y)
-        return diagnose(X, y, samples, random_state=int(rng.integers(2**31)), **settings)
+        return diagnose(X, y, self, n_samples=n_samples, random_state=random_state, **settings)
+
+    def list_inputs(self, X: Any, names: Any = None) -> tuple[Array, list[Input]]:
+        """The used columns of a table as numbers (N, p), and what they mean to people.
+
+        ``names`` are other names for all columns of the table.
+        """
+        columns = getattr(self, "columns_", None)
+        if columns is None:
+            raise ValueError("the estimator was fitted to plain numbers; its inputs are the columns of X.")
+        return read_rows(self, X, columns), describe_inputs(columns, names)
 
 
 def warn_of_seen(estimator: Any, x: Any, y: Any) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from sklearn.utils import check_random_state
+from threadpoolctl import threadpool_limits
 
 from localw2._validation import Array, as_array, check_count, check_radius, seed_from
 from localw2.balls.neighborhoods import Nearest
@@ -28,10 +29,11 @@ from localw2.losses.discrepancies import (
 from localw2.storage.model_file import check_writable
 from localw2.training.distributed import Crew
 
+_WORTH_THREADS = 1_000_000  # numbers in a table from which on threads inside a regressor pay
 DISCREPANCIES = ("w2", "sliced", "mmd", "energy", "mse", "meanvar")
 LARGEST = 1e100  # squares, and their sums over rows, stay far from overflow
 LARGEST_SINGLE = 1e18  # the same for numbers that a network meets as they are, in single precision
-_NOT_HASHED = ("checkpoint", "history", "verbose", "device", "random_state", "storable")
+_NOT_HASHED = ("checkpoint", "history", "verbose", "device", "random_state", "n_jobs")
 
 
 def choose_discrepancy(name: Any, debiased: bool, n_outputs: int) -> Discrepancy:
@@ -73,6 +75,24 @@ def find_device(name: Any) -> torch.device:
     except (RuntimeError, AssertionError, NotImplementedError) as error:  # torch uses all three
         raise ValueError(f"device={name!r} cannot be used here: {error} Give 'auto' or 'cpu'.") from None
     return device
+
+
+@contextmanager
+def share_threads(n_numbers: int, n_jobs: Any) -> Iterator[None]:
+    """Inside the block, small problems use one thread, because threads then mostly wait for each other.
+
+    Afterwards torch and OpenMP have as many as before. Jobs are shared out over folds, trees and members.
+    """
+    if n_numbers > _WORTH_THREADS and n_jobs in (None, -1):
+        yield
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(1):
+            yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def draw_seed(random_state: Any, fingerprint: str | None = None) -> int:

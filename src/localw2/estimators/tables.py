@@ -1,182 +1,364 @@
-"""Tables with categorical columns and missing values, as matrices of numbers: by scikit-learn's encoders.
+"""Tables with categorical columns, dates and missing values, as numbers.
 
-A matrix of finite numbers stays as it is. Otherwise a missing number becomes the median of its column, with
-one more column that says where it was missing, and a categorical column (strings, true and false, or pandas'
-category type) becomes one indicator column per category; rare categories beyond ``MOST_CATEGORIES`` share
-the zeros.
+A table becomes x with one column for each of its columns that is used: numbers as they are, categories as
+codes, dates as days, NaN where a value is missing. Trees take x like that. ``Columns.expand`` makes it finite
+for everything that measures distances: a missing number becomes the median of its column, with one more
+column that says where it was missing, and a categorical column becomes one indicator column per category;
+rare categories beyond ``MOST_CATEGORIES`` share the zeros.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, final
 
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.compose import ColumnTransformer
-from sklearn.dummy import DummyRegressor
 from sklearn.impute import SimpleImputer
-from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import OneHotEncoder
 from sklearn.utils import check_array, check_consistent_length
 from sklearn.utils.validation import validate_data
 
 from localw2._validation import Array
+from localw2.estimators import cells
+from localw2.estimators.column_screening import (
+    CONSTANT,
+    IDENTIFIER,
+    NO_VALUES,
+    ROW_NUMBER,
+    explain_idle,
+    find_leaks,
+)
 
 MOST_CATEGORIES = 30  # indicator columns that one categorical column may become
-# What pandas calls the values of a column of objects.
-_NUMBERS = {"integer", "floating", "mixed-integer-float", "decimal"}
-_CATEGORIES = {"string", "boolean"}
-_ENCODED = "names"  # the part of the encoder that holds the categories; files know it by this word
+MOST_CODES = 254  # categories with a code of their own; with one more for all others, trees take 255
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """How the ``n_features`` columns of a table become numbers: by ``encoder``, or as they are without one.
+    """How the ``n_features`` columns of a table become the p columns of x.
 
-    ``names`` are those of a frame's columns. ``complete`` columns had no missing value, and ``grouped`` ones
-    have rare categories that share the zeros.
+    ``names`` are those of a frame's columns. ``used`` are the columns of the table that x has, in order, and
+    ``dropped`` says why the others are left out. The rest is by column of x: ``categories`` in the order of
+    their codes (the ``MOST_CATEGORIES`` most frequent ones first, in alphabetical order), ``lumped`` columns,
+    in which any other category has one code more, ``dates`` and ``durations``, ``gaps`` with missing values
+    during fitting, and ``medians`` (p,), NaN where they are not known.
     """
 
     n_features: int
+    used: tuple[int, ...]
+    medians: Array
     names: tuple[str, ...] | None = None
-    encoder: ColumnTransformer | None = None
-    complete: tuple[int, ...] = ()
-    grouped: tuple[int, ...] = ()
+    dropped: Mapping[int, str] = field(default_factory=dict)
+    categories: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    lumped: tuple[int, ...] = ()
+    dates: tuple[int, ...] = ()
+    durations: tuple[int, ...] = ()
+    gaps: tuple[int, ...] = ()
 
-    @property
-    def width(self) -> int:
-        """How many columns of numbers the table becomes."""
-        return self.n_features if self.encoder is None else len(self.encoded_names())
-
-    @property
-    def labels(self) -> list[str]:
-        """What to call the columns in a message."""
-        return (
-            [str(j) for j in range(self.n_features)] if self.names is None else [repr(n) for n in self.names]
-        )
-
-    @property
-    def categorical(self) -> list[int]:
-        """The numbers of the categorical columns."""
-        return [] if self.encoder is None else _categorical(self.encoder)
-
-    def encode(self, X: Any) -> Array:
-        """The matrix (N, q) of a frame or an array (N, p) that has these columns."""
-        assert self.encoder is not None
-        _refuse_missing(X, self.complete, self.labels)
-        categorical = _categorical(self.encoder)
-        plain = _plain(X, categorical, self.labels)
-        known = self.encoder.named_transformers_[_ENCODED].categories_ if categorical else []
-        for j, kept in zip(categorical, known, strict=True):
-            new = sorted({v for v in plain[:, j] if isinstance(v, str)} - set(kept))
-            if new and j not in self.grouped:
-                warnings.warn(
-                    f"column {self.labels[j]} has categories that were not in the training data, such as "
-                    f"{new[0]!r}; predictions for these rows ignore this column.",
-                    stacklevel=5,
-                )
-        matrix: Array = np.ascontiguousarray(self.encoder.transform(plain), dtype=np.float64)
-        return matrix
-
-    def encoded_names(self, names: Any = None) -> list[str]:
-        """What to call the columns of numbers; ``names`` are other names for the columns of the table."""
-        known = self.names if names is None else names
-        if known is not None and len(known) != self.n_features:
-            raise ValueError(f"names has {len(known)} entries; give one for each column of X.")
-        called = [f"x{j}" for j in range(self.n_features)] if known is None else [str(n) for n in known]
-        if self.encoder is None:
-            return called
-        found = self.encoder.get_feature_names_out(called)
-        return [str(name).partition("__")[2].replace("missingindicator_", "missing ") for name in found]
+    @classmethod
+    def of_numbers(cls, p: int, names: tuple[str, ...] | None = None) -> Columns:
+        """p columns of numbers, of which nothing else is known."""
+        return cls(p, tuple(range(p)), np.full(p, np.nan), names)
 
     @classmethod
     def noted(cls, reader: BaseEstimator) -> Columns:
-        """The columns that scikit-learn has noted on an estimator."""
+        """Columns of numbers, as scikit-learn has noted them on an estimator."""
         names = getattr(reader, "feature_names_in_", None)
-        return cls(reader.n_features_in_, None if names is None else tuple(map(str, names)))
+        return cls.of_numbers(reader.n_features_in_, None if names is None else tuple(map(str, names)))
 
-    def as_regressor(self) -> Pipeline:
-        """The encoder as part of a regressor, for which there is a safe way into a file."""
-        return make_pipeline(self.encoder, DummyRegressor().fit([[0.0]], [0.0]))
+    @property
+    def width(self) -> int:
+        """How many columns x has."""
+        return len(self.used)
 
-    def plain(self) -> list[list[int]]:
-        """What a file holds beside the encoder."""
-        return [list(self.complete), list(self.grouped)]
+    @property
+    def expanded_width(self) -> int:
+        """How many columns ``expand`` makes of x."""
+        return len(self.expanded_names())
+
+    @property
+    def labels(self) -> list[str]:
+        """What to call the columns of the table in a message."""
+        return [str(j) for j in range(self.n_features)] if self.names is None else list(map(repr, self.names))
+
+    @property
+    def used_names(self) -> list[str]:
+        """The names of the columns of x."""
+        return self._call(None)
+
+    @property
+    def categorical(self) -> list[int]:
+        """The columns of x that are categorical."""
+        return list(self.categories)
+
+    @property
+    def plain(self) -> bool:
+        """Whether x has neither categories, nor missing values, nor dates."""
+        return not (self.categories or self.gaps or self.dates)
+
+    def encode(self, X: Any) -> Array:
+        """The numbers x (N, p) of a frame or an array that has these columns; NaN where a value is missing.
+
+        An unknown category is a missing value, with a warning. A missing value in a column that had none
+        during fitting gives a warning too.
+        """
+        labels = self.labels
+        x = np.empty((len(X), self.width))
+        new_gaps = []
+        for place, j in enumerate(self.used):
+            column = _column(X, j)
+            if place in self.categories:
+                x[:, place] = self._code(place, column)
+                missing = bool(cells.find_missing(column).any())
+            else:
+                x[:, place] = self._measure(place, column)
+                missing = bool(np.isnan(x[:, place]).any())
+                if missing and np.isnan(self.medians[place]):
+                    raise ValueError(
+                        f"column {labels[j]} has missing values (NaN) but had none during fitting, and "
+                        "its median is not known to fill them. Fill them in, or fit again."
+                    )
+            if missing and place not in self.gaps:
+                new_gaps.append(labels[j])
+        if new_gaps:
+            warnings.warn(
+                f"missing values in {_join(new_gaps)}, where there were none during fitting: predictions for "
+                "these rows know nothing of this column, and may be too certain.",
+                stacklevel=5,
+            )
+        return x
+
+    def expand(self, x: Array) -> Array:
+        """Finite numbers (N, q) for methods that measure distances; x itself if there is nothing to do.
+
+        First the numbers, then indicators of missing ones, then the indicators of each categorical column.
+        """
+        missing = np.isnan(x)
+        if not self.categories and not self.gaps and not missing.any():
+            return x
+        numbers = [j for j in range(self.width) if j not in self.categories]
+        parts = [np.where(missing[:, numbers], self.medians[numbers], x[:, numbers])]
+        parts.append(missing[:, [j for j in numbers if j in self.gaps]])
+        for j, words in self.categories.items():
+            parts.append(x[:, [j]] == np.arange(min(len(words), MOST_CATEGORIES)))
+            if j in self.gaps:
+                parts.append(missing[:, [j]])
+        return np.ascontiguousarray(np.concatenate(parts, axis=1, dtype=np.float64))
+
+    @property
+    def sources(self) -> list[int]:
+        """The column of x that each column of ``expand`` comes from."""
+        numbers = [j for j in range(self.width) if j not in self.categories]
+        found = numbers + [j for j in numbers if j in self.gaps]
+        for j, words in self.categories.items():
+            found += [j] * (min(len(words), MOST_CATEGORIES) + (j in self.gaps))
+        return found
+
+    def expanded_names(self, names: Any = None) -> list[str]:
+        """What to call the columns that ``expand`` makes; ``names`` are others for the table's columns."""
+        called = self._call(names)
+        numbers = [j for j in range(self.width) if j not in self.categories]
+        found = [called[j] for j in numbers] + [f"missing {called[j]}" for j in numbers if j in self.gaps]
+        for j, words in self.categories.items():
+            found += [f"{called[j]}_{word}" for word in words[:MOST_CATEGORIES]]
+            found += [f"missing {called[j]}"] if j in self.gaps else []
+        return found
+
+    def _call(self, names: Any) -> list[str]:
+        known = self.names if names is None else names
+        if known is not None and len(known) != self.n_features:
+            raise ValueError(f"names has {len(known)} entries; give one for each column of X.")
+        return [f"x{j}" if known is None else str(known[j]) for j in self.used]
+
+    def _measure(self, place: int, column: Any) -> Array:
+        label = self.labels[self.used[place]]
+        if place in self.dates or place in self.durations:
+            return cells.read_days(column, label, place in self.durations)
+        return cells.read_numbers(column, label)
+
+    def _code(self, place: int, column: Any) -> Array:
+        words = self.categories[place]
+        known = {word: float(code) for code, word in enumerate(words)}
+        other = float(len(words)) if place in self.lumped else np.nan
+        places, texts = cells.read_texts(column)
+        if (new := sorted(text for text in texts if text not in known)) and place not in self.lumped:
+            warnings.warn(
+                f"column {self.labels[self.used[place]]} has categories that were not in the training data, "
+                f"such as {new[0]!r}; for these rows it counts as missing.",
+                stacklevel=6,
+            )
+        return np.array([*(known.get(text, other) for text in texts), np.nan])[places]
+
+    def to_stored(self) -> dict[str, Any]:
+        """Everything but the number and the names of the table's columns, as JSON."""
+        return {
+            "used": list(self.used),
+            "dropped": {str(j): reason for j, reason in self.dropped.items()},
+            "categories": {str(j): list(words) for j, words in self.categories.items()},
+            "medians": [None if np.isnan(value) else float(value) for value in self.medians],
+            **{name: list(getattr(self, name)) for name in _PLACES},
+        }
 
     @classmethod
-    def from_stored(cls, pipeline: Any, p: int, names: Any, plain: Any) -> Columns:
-        """The p columns that a file describes; ValueError if it is damaged."""
-        if names is not None:
-            if not isinstance(names, list) or len(names) != p or not all(isinstance(n, str) for n in names):
-                raise ValueError(f"feature_names={str(names)[:80]} is not a list of {p} names.")
-            names = tuple(names)
-        if pipeline is None:
-            return cls(p, names)
-        complete, grouped = plain
-        encoder = pipeline.steps[0][1] if isinstance(pipeline, Pipeline) else None
-        known = getattr(encoder, "n_features_in_", None) == p
-        known = known and isinstance(complete, list) and isinstance(grouped, list)
-        known = known and all(type(j) is int and 0 <= j < p for j in [*complete, *grouped])
-        known = (
-            known and isinstance(encoder, ColumnTransformer) and set(grouped) <= set(_categorical(encoder))
-        )
-        parts = getattr(encoder, "named_transformers_", {})
-        known = known and isinstance(parts.get("numbers"), SimpleImputer | str)
-        if not known or (_categorical(encoder) and not isinstance(parts.get(_ENCODED), OneHotEncoder)):
-            raise ValueError("the encoder of its columns is damaged.")
-        return cls(p, names, encoder, tuple(complete), tuple(grouped))
+    def from_stored(cls, stored: Any, p: int, names: Any) -> Columns:
+        """The p columns that a file describes, plain numbers if by None; ValueError if it is damaged."""
+        names = _check_names(names, p)
+        if stored is None:
+            return cls.of_numbers(p, names)
+        if not isinstance(stored, dict):
+            raise _damaged(stored)
+        used = _check_places(stored.get("used"), p)
+        dropped = _check_keys(stored.get("dropped"), p)
+        if sorted([*used, *dropped]) != list(range(p)) or not used:
+            raise _damaged(stored)
+        if not all(isinstance(reason, str) for reason in dropped.values()):
+            raise _damaged(stored)
+        categories = _check_keys(stored.get("categories"), len(used))
+        for words in categories.values():
+            good = isinstance(words, list) and 0 < len(words) <= MOST_CODES
+            if not good or not all(isinstance(w, str) for w in words) or len(set(words)) < len(words):
+                raise _damaged(words)
+        places = {name: _check_places(stored.get(name), len(used)) for name in _PLACES}
+        apart = [*categories, *places["dates"], *places["durations"]]
+        if len(set(apart)) < len(apart) or not set(places["lumped"]) <= set(categories):
+            raise _damaged(stored)
+        medians = stored.get("medians")
+        if not isinstance(medians, list) or len(medians) != len(used):
+            raise _damaged(medians)
+        if not all(m is None or (type(m) in (int, float) and np.isfinite(m)) for m in medians):
+            raise _damaged(medians)
+        if any(medians[j] is None for j in places["gaps"] if j not in categories):
+            raise _damaged(medians)
+        known = np.array([np.nan if value is None else value for value in medians], dtype=np.float64)
+        words_of = {j: tuple(words) for j, words in categories.items()}
+        return cls(p, used, known, names, dropped, words_of, **places)
+
+
+_PLACES = ("lumped", "dates", "durations", "gaps")
+
+
+def from_stored_encoder(pipeline: Any, p: int, names: Any, plain: Any) -> Columns:
+    """The columns of a file of version 0.1, which holds an encoder of scikit-learn in a pipeline.
+
+    ``expand`` gives the matrix that the encoder gave.
+    """
+    names = _check_names(names, p)
+    encoder = pipeline.steps[0][1] if isinstance(pipeline, Pipeline) else None
+    if not isinstance(encoder, ColumnTransformer) or getattr(encoder, "n_features_in_", None) != p:
+        raise _damaged(encoder)
+    _, grouped = plain
+    parts = encoder.named_transformers_
+    where = {name: [int(j) for j in columns] for name, _, columns in encoder.transformers}
+    imputer, one_hot = parts.get("numbers"), parts.get("names")
+    numbers, categorical = where.get("numbers", []), where.get("names", [])
+    if sorted(numbers) != numbers or sorted(categorical) != categorical:
+        raise _damaged(where)
+    medians: list[float | None] = [None] * p
+    gaps: list[int] = []
+    categories: dict[str, list[str]] = {}
+    if numbers:
+        if not isinstance(imputer, SimpleImputer) or len(imputer.statistics_) != len(numbers):
+            raise _damaged(imputer)
+        for j, value in zip(numbers, imputer.statistics_, strict=True):
+            medians[j] = float(value)
+        gaps += [numbers[int(place)] for place in imputer.indicator_.features_]
+    if categorical:
+        if not isinstance(one_hot, OneHotEncoder) or len(one_hot.categories_) != len(categorical):
+            raise _damaged(one_hot)
+        for j, words in zip(categorical, one_hot.categories_, strict=True):
+            categories[str(j)] = [word for word in words if isinstance(word, str)]
+            if len(categories[str(j)]) < len(words):  # the last one is NaN
+                gaps.append(j)
+            if len(categories[str(j)]) > MOST_CATEGORIES:
+                raise _damaged(words)
+    stored = {"used": list(range(p)), "dropped": {}, "categories": categories, "medians": medians}
+    stored |= {"lumped": grouped, "dates": [], "durations": [], "gaps": sorted(gaps)}
+    return Columns.from_stored(stored, p, None if names is None else list(names))
 
 
 def read_table(reader: BaseEstimator, X: Any, y: Any) -> tuple[Array, Array, Columns]:
-    """Checked numbers x (N, q) and y (N,) or (N, d) for a fit, and how x came from the columns of X.
+    """Checked numbers x (N, p) and y (N,) or (N, d) for a fit, and how x came from the columns of X.
 
-    scikit-learn notes the columns of X on ``reader``, and names it in messages.
+    scikit-learn notes the columns of X on ``reader``, and names it in messages. Columns of a frame that can
+    say nothing of new rows are left out, and columns that nearly determine y are named, both in a warning.
     """
     if y is None:
         raise ValueError(f"{type(reader).__name__} requires y to be passed, but the target y is None.")
-    y = _fill_mask(y)
-    _refuse_dates(y, "y")
-    X = _fill_mask(X)
+    target = repr(y.name) if isinstance(getattr(y, "name", None), str) else "y"
+    if cells.is_date(y) or any(cells.is_date(y.iloc[:, j]) for j in range(y.shape[1] if _is_frame(y) else 0)):
+        raise ValueError(
+            f"{target} holds dates or durations, and a target must be numeric. Turn it into numbers in a "
+            "unit of your choice, such as days since some day."
+        )
+    X, y = cells.as_pandas(_fill_mask(X)), _fill_mask(y)
     table = _as_table(X)
-    if not _needs_encoding(table):
-        X, y = validate_data(
+    if _is_frame(table) or (table is not None and table.dtype.kind in "mM"):
+        validate_data(reader, table, skip_check_array=True)
+        y = check_array(y, dtype=np.float64, ensure_2d=False, ensure_min_samples=2, input_name="y")
+        check_consistent_length(table, y)
+    else:
+        table, y = validate_data(
             reader,
-            X,
+            X if table is None else table,
             y,
             dtype=np.float64,
             order="C",
+            ensure_all_finite="allow-nan",
             multi_output=True,
             y_numeric=True,
             ensure_min_samples=2,
         )
-        return X, y, Columns.noted(reader)
-    if not _is_frame(table):  # infinite numbers are refused as everywhere
-        table = check_array(table, dtype=np.float64, ensure_all_finite="allow-nan", ensure_min_samples=2)
-    validate_data(reader, X, skip_check_array=True)
-    y = check_array(y, dtype=np.float64, ensure_2d=False, ensure_min_samples=2, input_name="y")
-    check_consistent_length(table, y)
-    columns = _learn_columns(table, Columns.noted(reader))
-    return columns.encode(table), y, columns
+    x, columns = _learn_columns(table, Columns.noted(reader))
+    if columns.dropped:
+        warnings.warn(_explain_dropped(columns), stacklevel=3)
+    if _is_frame(table) and columns.width > 1:
+        leaks = find_leaks(x, y.reshape(len(y), -1), columns.categorical)
+        if leaks:
+            found = _join([columns.labels[columns.used[j]] for j in leaks])
+            determines = "determines" if len(leaks) == 1 else "each determine"
+            warnings.warn(
+                f"{found} nearly {determines} {'the target' if target == 'y' else target} alone. If this is "
+                "made from the target, or not known when predictions are needed, leave it out.",
+                stacklevel=3,
+            )
+    return x, y, columns
 
 
 def read_rows(reader: BaseEstimator, X: Any, columns: Columns) -> Array:
-    """Checked numbers (N, q) for a fitted estimator, on which scikit-learn has noted its columns."""
-    X = _fill_mask(X)
-    if columns.encoder is None:
-        table = _as_table(X)
-        if _needs_encoding(table) and table.shape[1:] == (columns.n_features,):
-            _refuse_missing(table, range(table.shape[1]), columns.labels)
-        rows: Array = validate_data(reader, X, dtype=np.float64, order="C", reset=False)
-        return rows
-    validate_data(reader, X, reset=False, skip_check_array=True)
-    if not _is_frame(X):
-        # Categories may be among them: only shape and size are checked before the encoder takes over.
-        X = check_array(X, dtype=None, ensure_all_finite=False)
-    return columns.encode(X)
+    """Checked numbers x (N, p) for a fitted estimator, on which scikit-learn has noted its columns.
+
+    Columns that were left out of the fit need not be there.
+    """
+    X = cells.as_pandas(_fill_mask(X))
+    if _is_frame(X) and columns.names is not None and columns.dropped:
+        unused = [columns.names[j] for j in columns.dropped]
+        if any(name not in X.columns for name in unused):
+            order = [n for n in columns.names if n in X.columns or n in unused]
+            X = X.reindex(columns=[*order, *(n for n in X.columns if n not in order)])
+    if _is_frame(X) or not columns.plain or columns.durations:
+        validate_data(reader, X, reset=False, skip_check_array=True)
+        if not _is_frame(X):
+            # Categories and dates may be among them: only shape and size are checked here.
+            X = check_array(X, dtype=None, ensure_all_finite=False)
+        elif len(X) == 0:
+            raise ValueError("X has 0 sample(s) (rows); at least one is needed.")
+        return columns.encode(X)
+    table = _as_table(X)
+    rows: Array = validate_data(
+        reader,
+        X if table is None else table,
+        dtype=np.float64,
+        order="C",
+        ensure_all_finite="allow-nan",
+        reset=False,
+    )
+    return columns.encode(rows) if columns.dropped or np.isnan(rows).any() else rows
 
 
 def on_numbers(estimator: Any, X: Any, names: Any = None) -> tuple[Any, Any, Any]:
@@ -187,24 +369,113 @@ def on_numbers(estimator: Any, X: Any, names: Any = None) -> tuple[Any, Any, Any
     columns = getattr(estimator, "columns_", None)
     if columns is None:
         return estimator, X, names
-    return estimator.on_numbers(), None if X is None else estimator.encode(X), columns.encoded_names(names)
+    return estimator.on_numbers(), None if X is None else estimator.encode(X), columns.expanded_names(names)
 
 
-def _learn_columns(table: Any, columns: Columns) -> Columns:
-    """The columns of a table with an encoder that suits them."""
-    labels = columns.labels
-    kinds = [_kind(_column(table, j), labels[j]) for j in range(table.shape[1])]
-    numbers = [j for j, kind in enumerate(kinds) if kind == "number"]
-    categorical = [j for j, kind in enumerate(kinds) if kind == "category"]
-    plain = _plain(table, categorical, labels)
-    counts = [_counts(plain[:, j]) for j in categorical]
-    kept = [_kept(plain[:, j], found) for j, found in zip(categorical, counts, strict=True)]
-    one_hot = OneHotEncoder(categories=kept, handle_unknown="ignore", sparse_output=False)
-    imputer = SimpleImputer(strategy="median", add_indicator=True)
-    encoder = ColumnTransformer([("numbers", imputer, numbers), (_ENCODED, one_hot, categorical)]).fit(plain)
-    complete = [j for j in range(table.shape[1]) if not bool(_missing(_column(table, j)).any())]
-    grouped = [j for j, found in zip(categorical, counts, strict=True) if len(found) > MOST_CATEGORIES]
-    return Columns(columns.n_features, columns.names, encoder, tuple(complete), tuple(grouped))
+def _learn_columns(table: Any, noted: Columns) -> tuple[Array, Columns]:
+    """The numbers of a table, and the columns that they came from."""
+    labels, frame = noted.labels, _is_frame(table)
+    kinds: list[str] = []
+    found: list[Array] = []
+    words: dict[int, list[str]] = {}
+    idle: dict[int, str] = {}
+    for j in range(table.shape[1]):
+        column = _column(table, j)
+        kinds.append(cells.find_kind(column, labels[j]))
+        if kinds[j] == cells.EMPTY:
+            found.append(np.full(len(table), np.nan))
+        elif kinds[j] == cells.CATEGORY:
+            places, words[j] = cells.read_texts(column)
+            found.append(np.where(places < 0, np.nan, places))
+        elif kinds[j] in (cells.DATE, cells.DURATION):
+            found.append(cells.read_days(column, labels[j], kinds[j] == cells.DURATION))
+        else:
+            found.append(cells.read_numbers(column, labels[j]))
+        whole = getattr(column.dtype, "kind", "O") in "iu"
+        reason = explain_idle(found[j], kinds[j], labels[j] if noted.names is None else noted.names[j], whole)
+        if reason is not None and (frame or reason == NO_VALUES):
+            idle[j] = reason
+    for reason in (ROW_NUMBER, IDENTIFIER, CONSTANT):  # something must remain
+        if len(idle) == table.shape[1]:
+            idle = {j: why for j, why in idle.items() if why != reason}
+    used = [j for j in range(table.shape[1]) if j not in idle]
+    if not used:
+        raise ValueError(f"no column of X has a value: {_join(labels)}.")
+    categories = {}
+    for place, j in enumerate(used):
+        if kinds[j] == cells.CATEGORY:
+            categories[place], found[j] = _sort_codes(found[j], words[j])
+    x = np.stack([found[j] for j in used], axis=1)
+    gaps = np.isnan(x).any(axis=0)
+    medians = np.array([np.nan if j in categories else np.nanmedian(x[:, j]) for j in range(len(used))])
+    columns = Columns(
+        noted.n_features,
+        tuple(used),
+        medians,
+        noted.names,
+        idle,
+        {j: tuple(w[:MOST_CODES]) for j, w in categories.items()},
+        tuple(j for j, w in categories.items() if len(w) > MOST_CODES),
+        tuple(place for place, j in enumerate(used) if kinds[j] == cells.DATE),
+        tuple(place for place, j in enumerate(used) if kinds[j] == cells.DURATION),
+        tuple(int(j) for j in np.flatnonzero(gaps)),
+    )
+    return np.ascontiguousarray(x), columns
+
+
+def _sort_codes(codes: Array, words: list[str]) -> tuple[list[str], Array]:
+    """Categories, the most frequent ones first, and codes (N,) in that order; rare ones share the last."""
+    known = ~np.isnan(codes)
+    counts = np.bincount(codes[known].astype(int), minlength=len(words))
+    order = sorted(range(len(words)), key=lambda k: (-counts[k], words[k]))
+    order = sorted(order[:MOST_CATEGORIES], key=lambda k: words[k]) + order[MOST_CATEGORIES:]
+    place = np.empty(len(words))
+    place[order] = np.minimum(np.arange(len(words)), MOST_CODES)
+    codes = codes.copy()
+    codes[known] = place[codes[known].astype(int)]
+    return [words[k] for k in order], codes
+
+
+def _explain_dropped(columns: Columns) -> str:
+    reasons = [f"{columns.labels[j]} ({why})" for j, why in columns.dropped.items()]
+    text = f"left out: {_join(reasons)}."
+    if ROW_NUMBER in columns.dropped.values():
+        text += " To use whole numbers that number the rows, convert them to float."
+    return text
+
+
+def _join(words: list[str]) -> str:
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+
+
+def _check_names(names: Any, p: int) -> tuple[str, ...] | None:
+    if names is None:
+        return None
+    if not isinstance(names, list) or len(names) != p or not all(isinstance(n, str) for n in names):
+        raise ValueError(f"feature_names={str(names)[:80]} is not a list of {p} names.")
+    return tuple(names)
+
+
+def _check_places(value: Any, high: int) -> tuple[int, ...]:
+    """Ascending numbers of columns that a file states."""
+    good = isinstance(value, list) and all(type(j) is int and 0 <= j < high for j in value)
+    if not good or sorted(set(value)) != value:
+        raise _damaged(value)
+    return tuple(value)
+
+
+def _check_keys(value: Any, high: int) -> dict[int, Any]:
+    """A dictionary by numbers of columns, which are text in a file."""
+    if not isinstance(value, dict) or not all(isinstance(key, str) and key.isdecimal() for key in value):
+        raise _damaged(value)
+    found = {int(key): entry for key, entry in value.items()}
+    if len(found) < len(value):
+        raise _damaged(value)
+    return {j: found[j] for j in _check_places(sorted(found), high)}
+
+
+def _damaged(part: Any) -> ValueError:
+    return ValueError(f"the description of its columns is damaged at {str(part)[:80]}.")
 
 
 def _is_frame(X: Any) -> bool:
@@ -219,8 +490,6 @@ def _fill_mask(values: Any) -> Any:
 def _as_table(X: Any) -> Any:
     """A pandas frame, or an array of anything else with rows; None where scikit-learn will say what it is."""
     if _is_frame(X):
-        for name, dtype in X.dtypes.items():
-            _refuse_dates(dtype, f"column {name!r}")
         return X
     if hasattr(X, "toarray"):  # a sparse matrix
         return None
@@ -230,135 +499,19 @@ def _as_table(X: Any) -> Any:
         return None
     if array.ndim != 2:
         return None
-    _refuse_dates(array, "X")
-    if array.dtype.kind != "O":
+    if array.dtype.kind not in "OUS":
         return array
     try:
         return array.astype(np.float64)
     except (TypeError, ValueError):
-        return array
-
-
-def _refuse_dates(values: Any, name: str) -> None:
-    dtype = getattr(values, "dtype", values)
-    if getattr(dtype, "kind", None) in ("m", "M"):
-        raise ValueError(
-            f"{name} is of type {dtype}, whose unit would decide the result. Turn it into numbers in a unit "
-            "of your choice (dates: days since some day), or drop it."
-        )
-
-
-def _needs_encoding(table: Any) -> bool:
-    """Whether a table has categorical columns or missing values."""
-    if table is None:
-        return False
-    if _is_frame(table):
-        return any(
-            not _is_number(table.dtypes.iloc[j]) or bool(table.iloc[:, j].isna().any())
-            for j in range(table.shape[1])
-        )
-    word = next((v for v in table.flat if isinstance(v, str)), None) if table.dtype.kind in "OUS" else None
+        word = next((v for v in array.flat if isinstance(v, str)), None)
     if word is not None:
         raise ValueError(
             f"could not convert X to numbers: it holds {word!r}. Give categorical columns in a pandas frame, "
             "whose columns have types."
         )
-    return table.dtype.kind == "f" and bool(np.isnan(table).any())
-
-
-def _refuse_missing(table: Any, complete: Iterable[int], labels: list[str]) -> None:
-    """Raise for the first of these columns with a missing value: none had one during fitting."""
-    for j in complete:
-        if bool(_missing(_column(table, j)).any()):
-            raise ValueError(
-                f"column {labels[j]} has missing values (NaN) but had none during fitting, so nothing is "
-                "known of what they mean. Fill them in, or fit with rows in which they are missing too."
-            )
-
-
-def _is_number(dtype: Any) -> bool:
-    return getattr(dtype, "kind", "O") in "iuf" and str(dtype) != "category"
-
-
-def _kind(column: Any, name: str) -> str:
-    """Whether a column is numeric or categorical; ValueError if it is neither."""
-    if bool(_missing(column).all()):
-        raise ValueError(f"column {name} has no values; drop it.")
-    if isinstance(column, np.ndarray) or _is_number(column.dtype) or _says(column) in _NUMBERS:
-        if np.isinf(_floats(column, name)).any():
-            raise ValueError(f"column {name} has infinite values; replace them, or leave them empty.")
-        return "number"
-    if str(column.dtype) == "category" or _says(column) in _CATEGORIES:
-        return "category"
-    what = f"of type {column.dtype}" if column.dtype != object else f"of objects ({_says(column)})"
-    raise ValueError(
-        f"column {name} is {what}, which is neither numeric nor categorical. "
-        "Turn it into numbers (dates: days since some day), or drop it."
-    )
-
-
-def _says(column: Any) -> str:
-    """What pandas takes the values of a column to be, missing ones apart."""
-    from pandas.api.types import infer_dtype  # type: ignore[import-untyped]  # a frame has brought it
-
-    return str(infer_dtype(column, skipna=True))
-
-
-def _floats(column: Any, name: str) -> Array:
-    """A numeric column, with NaN where values are missing."""
-    _refuse_dates(column, f"column {name}")
-    missing = np.asarray(_missing(column), dtype=bool)
-    values = np.full(len(missing), np.nan)
-    try:
-        values[~missing] = np.asarray(column, dtype=object)[~missing]
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"column {name} was numeric during fitting but is not here: {error}.") from None
-    return values
-
-
-def _counts(column: Any) -> dict[str, int]:
-    """How often each category occurs in a column of text and missing values."""
-    found, counts = np.unique([v for v in column if isinstance(v, str)], return_counts=True)
-    return dict(zip(found.tolist(), counts.tolist(), strict=True))
-
-
-def _kept(column: Any, counts: dict[str, int]) -> Any:
-    """The most frequent categories of a column, in order; a missing value is a category too."""
-    kept = sorted(sorted(counts, key=lambda category: -counts[category])[:MOST_CATEGORIES])
-    missing = [np.nan] if any(not isinstance(v, str) for v in column) else []
-    return np.array([*kept, *missing], dtype=object)
-
-
-def _categorical(encoder: ColumnTransformer) -> list[int]:
-    return [int(j) for name, _, columns in encoder.transformers for j in columns if name == _ENCODED]
+    return array
 
 
 def _column(X: Any, j: int) -> Any:
     return X.iloc[:, j] if hasattr(X, "iloc") else X[:, j]
-
-
-def _missing(column: Any) -> Any:
-    if hasattr(column, "isna"):
-        return column.isna()
-    return np.array([value is None or value != value for value in column])
-
-
-def _text(value: Any) -> str:
-    """A category, the same for 1, 1.0 and True, which turn into each other in arrays and files."""
-    if isinstance(value, bool | np.bool_):
-        return str(int(value))
-    whole = isinstance(value, float | np.floating) and float(value).is_integer()
-    return str(int(value)) if whole else str(value)
-
-
-def _plain(X: Any, categorical: list[int], labels: list[str]) -> Any:
-    """A matrix for the encoders, from a frame or an array: categories as text, missing values as NaN."""
-    matrix = np.empty(X.shape, dtype=object if categorical else np.float64)
-    for j in range(X.shape[1]):
-        column = _column(X, j)
-        if j not in categorical:
-            matrix[:, j] = _floats(column, labels[j])
-            continue
-        matrix[:, j] = [_text(v) for v in column]
-        matrix[np.asarray(_missing(column), dtype=bool), j] = np.nan
-    return matrix

@@ -91,8 +91,12 @@ def has_table(owner: Any) -> bool:
 
 
 def encode_rows(owner: Any, x: Any) -> Any:
-    """The rows of x as the numbers that an estimator turns them into; x itself if it needs no encoding."""
-    return owner.encode(x) if has_table(owner) else x
+    """The rows of x as finite numbers, for distances and to know them again; x itself if it has none else."""
+    of_rows = getattr(x, "ndim", 0) == 2 and hasattr(owner, "encode")  # a missing value may be new to a fit
+    if not has_table(owner) and not of_rows:
+        return x
+    rows, columns = owner.encode(x), getattr(getattr(owner, "law_", None), "columns", None)
+    return rows if columns is None else columns.expand(rows)
 
 
 def as_inputs(owner: Any, x: Any, rows: Array) -> Any:

@@ -73,10 +73,10 @@ class Objective:
             )
         self.hoods = hoods.at_least(self.discrepancy.min_size)
         if self.hoods is not hoods:
-            kept, balls = float(self.hoods.weights.sum()), float(hoods.weights.sum())
+            kept, balls = self.hoods.n_unmerged, hoods.n_unmerged
             warnings.warn(
-                f"{balls - kept:.0f} of {balls:.0f} balls hold one row, where {self.discrepancy} cannot see "
-                "spread, and are left out. Use a larger delta, or min_size=2 to silence this warning.",
+                f"{balls - kept} of {balls} balls hold one row, where {self.discrepancy} cannot see spread, "
+                "and are left out. Use a larger delta or larger leaves; min_size=2 silences this warning.",
                 stacklevel=2,
             )
         self._problems: dict[int, Problem] = {}  # by the number of stacked models

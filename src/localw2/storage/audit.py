@@ -266,7 +266,10 @@ def _explain_refusal(name: str, where: str) -> str:
     if name.startswith("numpy.random."):
         advice = "Give random_state as an integer."
     elif name.startswith(("functools.", "sklearn.preprocessing._encoders.", "sklearn.utils.")):
-        advice = "Encode categories with OneHotEncoder in a Pipeline, not with categorical_features."
+        advice = (
+            "Encode categories with OneHotEncoder in a Pipeline, not with categorical_features; "
+            "or leave base='auto', which takes categories as they are."
+        )
     else:
         advice = (
             "These can be stored, alone or in a Pipeline: linear models, KernelRidge, decision trees, "

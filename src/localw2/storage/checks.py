@@ -138,28 +138,87 @@ def _check_forest(model: Any) -> None:
 
 
 def _check_boosting(model: Any) -> None:
-    """Every step is one tree on plain numbers, and no fit is under way."""
-    from sklearn.ensemble._hist_gradient_boosting.common import PREDICTOR_RECORD_DTYPE
-    from sklearn.ensemble._hist_gradient_boosting.predictor import TreePredictor
+    """Every step is one tree on numbers and category codes, and no fit is under way.
 
+    While ``_preprocessor`` is None, ``predict`` takes the codes 0, 1, ... of categories as they are.
+    """
     state = vars(model)
     if "_predictors" not in state:
         return
     n_features = _n_features(model)
     _require(not state.get("_in_fit", False), model, "it claims to be in a fit")
     _require(state.get("_preprocessor") is None, model, "it has a preprocessor")
+    categorical = _check_bins(model, n_features)
     steps = state["_predictors"]
     single = isinstance(steps, list) and all(isinstance(step, list) and len(step) == 1 for step in steps)
     _require(single and state.get("n_trees_per_iteration_") == 1, model, "a step is not one tree")
     for (tree,) in steps:
-        _require(type(tree) is TreePredictor, model, "a member is not a tree")
-        _check_attributes(tree)
-        nodes = vars(tree).get("nodes")
-        plain = isinstance(nodes, np.ndarray) and nodes.dtype == PREDICTOR_RECORD_DTYPE and nodes.ndim == 1
-        _require(plain and len(nodes) > 0, model, "the nodes of a tree have another layout")
-        flags = nodes["is_leaf"]
-        _require((flags <= 1).all() and not nodes["is_categorical"].any(), model, "a tree has unknown nodes")
-        _check_branches(model, nodes["left"], nodes["right"], flags == 1, nodes["feature_idx"], n_features)
+        _check_boosted_tree(model, tree, categorical)
+
+
+def _check_bins(model: Any, n_features: int) -> Array:
+    """Which columns are categorical, once their codes are known to be 0, 1, ... up to 254 at most."""
+    from sklearn.ensemble._hist_gradient_boosting.binning import _BinMapper
+
+    mapper = vars(model).get("_bin_mapper")
+    _require(type(mapper) is _BinMapper, model, "it has no bins")
+    keys = ("is_categorical_", "bin_thresholds_", "n_bins_non_missing_")
+    flags, edges, counts = (vars(mapper).get(key) for key in keys)
+    flagged = _is_plain(flags, np.uint8, (n_features,)) and (flags <= 1).all()
+    _require(flagged, model, "it does not say which columns are categorical")
+    categorical: Array = flags == 1
+    vectors = isinstance(edges, list) and len(edges) == n_features
+    vectors = vectors and all(_is_plain(column, np.float64, (np.size(column),)) for column in edges)
+    _require(vectors, model, "its bins do not match its columns")
+    widths = [len(column) + (not codes) for column, codes in zip(edges, categorical, strict=True)]
+    counted = _is_plain(counts, np.uint32, (n_features,)) and np.array_equal(counts, widths)
+    _require(counted, model, "its numbers of bins do not match its bins")
+    for column in (edges[i] for i in np.flatnonzero(categorical)):
+        coded = len(column) <= 255 and np.array_equal(column, np.arange(len(column)))
+        _require(coded, model, "its categories are not the codes 0, 1, ... up to 254")
+    none = np.zeros(n_features, np.bool_)
+    stated = [vars(model).get(key) for key in ("_is_categorical_remapped", "is_categorical_")]
+    reordered, given = (none if flags is None else flags for flags in stated)
+    same = all(_is_plain(flags, np.bool_, (n_features,)) for flags in (reordered, given))
+    same = same and np.array_equal(reordered, categorical) and given.sum() == categorical.sum()
+    _require(same, model, "its categorical columns are not those of its bins")
+    if not np.array_equal(given, categorical):
+        raise RefusedError(
+            "its HistGradientBoostingRegressor was fitted with categorical columns after numeric ones, "
+            "which it confuses without its preprocessor; put categorical columns first and fit it again."
+        )
+    return categorical
+
+
+def _check_boosted_tree(model: Any, tree: Any, categorical: Array) -> None:
+    """Its nodes form a tree, and a split on a categorical column has a set of categories of its tree."""
+    from sklearn.ensemble._hist_gradient_boosting.common import PREDICTOR_RECORD_DTYPE
+    from sklearn.ensemble._hist_gradient_boosting.predictor import TreePredictor
+
+    _require(type(tree) is TreePredictor, model, "a member is not a tree")
+    _check_attributes(tree)
+    nodes = vars(tree).get("nodes")
+    plain = _is_plain(nodes, PREDICTOR_RECORD_DTYPE, (np.size(nodes),)) and len(nodes) > 0
+    _require(plain, model, "the nodes of a tree have another layout")
+    leaf = nodes["is_leaf"]
+    _require((leaf <= 1).all(), model, "a tree has unknown nodes")
+    _check_branches(model, nodes["left"], nodes["right"], leaf == 1, nodes["feature_idx"], len(categorical))
+    inner = nodes[leaf == 0]
+    # A row of another column's known categories, or one that does not exist, would be read otherwise.
+    same = np.array_equal(inner["is_categorical"], categorical[inner["feature_idx"]])
+    _require(same, model, "a tree splits a categorical column like a number, or a number like categories")
+    used = inner["bitset_idx"][inner["is_categorical"] == 1]
+    for key in ("raw_left_cat_bitsets", "binned_left_cat_bitsets"):
+        sets = vars(tree).get(key)
+        plain = isinstance(sets, np.ndarray) and _is_plain(sets, np.uint32, (len(sets), 8))
+        _require(plain, model, f"the {key} of a tree have another layout")
+        _require((used < len(sets)).all(), model, "a tree splits by a set of categories that does not exist")
+
+
+def _is_plain(value: Any, dtype: Any, shape: tuple[int, ...]) -> bool:
+    """Whether it is an array of this type and shape, stored row by row as compiled code expects it."""
+    array = type(value) is np.ndarray and value.dtype == dtype and value.shape == shape
+    return bool(array and value.flags.c_contiguous)
 
 
 def _check_one_hot(model: Any) -> None:

@@ -6,7 +6,6 @@ import io
 import json
 import warnings
 import zipfile
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,6 @@ import numpy as np
 
 from localw2.storage.audit import PRESENT_MODULES, STORED_MODULES, TRUSTED, RefusedError, audit
 from localw2.storage.checks import check_content, check_is_regressor
-
-_storable_kinds: set[frozenset[type]] = set()  # of bases that check_bases_storable has tried in this process
 
 
 def pack_regressor(estimator: Any) -> bytes:
@@ -88,23 +85,6 @@ def check_storable(estimator: Any) -> None:
     trial = _fit_trial(estimator)
     if trial is not None:
         pack_regressor(trial)
-
-
-def check_bases_storable(bases: Iterable[Any]) -> None:
-    """``check_storable`` for several regressors, tried once per process for the same set of classes.
-
-    It is meant for the candidates of ``base="auto"``: their classes decide, as their settings are our own.
-
-    >>> from sklearn.linear_model import LinearRegression, Ridge
-    >>> check_bases_storable([LinearRegression(), Ridge()])
-    """
-    bases = list(bases)
-    parts = [part for base in bases for part in (base, *base.get_params(deep=True).values())]
-    kinds = frozenset(type(part) for part in parts if hasattr(part, "get_params"))
-    if kinds not in _storable_kinds:
-        for base in bases:
-            check_storable(base)
-        _storable_kinds.add(kinds)
 
 
 def _fit_trial(estimator: Any) -> Any:

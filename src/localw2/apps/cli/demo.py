@@ -9,8 +9,7 @@ import typer
 
 from localw2._wording import align
 from localw2.apps.cli.config import keep_settings
-from localw2.apps.cli.fit import drop_unset
-from localw2.apps.cli.options import Json, MaxEpochs, Seed
+from localw2.apps.cli.options import Json, Seed
 from localw2.apps.cli.running import note, print_result, report_errors
 
 _TEST_INPUTS = [-0.4, -0.2, 0.2, 0.4]
@@ -23,7 +22,9 @@ def demo(
         str, typer.Option(metavar="FOLDER", help="Folder to write the demo's files to.")
     ] = "localw2-demo",
     rows: Annotated[int, typer.Option(min=50, help="Number of training rows.")] = 1000,
-    max_epochs: MaxEpochs = None,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="Fit by the network alone, so many epochs.")
+    ] = None,
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
@@ -31,7 +32,7 @@ def demo(
     import numpy as np
     import pandas as pd
 
-    from localw2 import LocalW2Regressor
+    from localw2 import LocalW2Regressor, Network
     from localw2.apps.cli.model_files import save_model
     from localw2.apps.tables.tables import write_table
     from localw2.datasets import Nonlinear
@@ -44,12 +45,13 @@ def demo(
     write_table(folder / "data.csv", table[:rows])
     write_table(folder / "new.csv", table[rows:])
     note(f"{rows} rows of y = w1 (1 - exp(-w2 x)) + 5, where w1 and w2 are random and unobserved.")
-    model = LocalW2Regressor(random_state=seed, verbose=True, **drop_unset(max_epochs=max_epochs))
+    law = "auto" if epochs is None else Network(epochs=epochs)
+    model = LocalW2Regressor(law, random_state=seed, verbose=True)
     model.fit(table[["x"]][:rows], table["y"][:rows])
     model.set_params(verbose=False)
     path = folder / "model.localw2"
     save_model(model, str(path), features=["x"], targets=["y"])
-    settings = keep_settings(context, str(path), {"rows": rows, "loss": model.fit_.losses[-1]})
+    settings = keep_settings(context, str(path), {"rows": rows, "law": model.weights_})
     test = pd.DataFrame({"x": _TEST_INPUTS})
     mean, std = model.predict(test, return_std=True)
     inputs = test.to_numpy()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import time
+import warnings
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,15 +15,27 @@ import typer
 from localw2.apps.cli import options
 from localw2.apps.cli.config import Config, keep_settings, settings_path
 from localw2.apps.cli.judge import format_scores, score_rows
-from localw2.apps.cli.running import INTERRUPTED, command_line, note, print_result, report_errors, split_names
+from localw2.apps.cli.running import (
+    INTERRUPTED,
+    command_line,
+    describe_weights,
+    note,
+    parse_numbers,
+    print_result,
+    report_errors,
+    split_names,
+)
 
 if TYPE_CHECKING:
     from localw2._validation import Array
     from localw2.apps.tables.tables import Table
 
+_PANEL = "The network (with --law network)"
+_OF_NETWORK = ("epochs", "learning_rate", "width", "depth")  # settings of the network that have a flag
 _PURPOSE, _CHOSEN = 7, 8  # keep these random numbers apart from others of the same seed
 
-Base = StrEnum("Base", ["auto", "none", "ridge", "boosting", "kernel"])
+LawName = StrEnum("LawName", ["auto", "network", "balls"])
+Base = StrEnum("Base", ["auto", "none", "ridge", "boosting"])
 NormName = StrEnum("NormName", ["auto", "euclidean", "standardised"])
 
 
@@ -37,19 +50,36 @@ def fit(
         typer.Option(metavar="A,B", help="The columns to predict from; by default, all others."),
     ] = None,
     exclude: Annotated[str | None, typer.Option(metavar="C,D", help="Columns not to predict from.")] = None,
-    delta: Annotated[
-        str, typer.Option(metavar="auto|RADIUS|nearest:K", help="The balls of the local loss.")
-    ] = "auto",
-    norm: Annotated[NormName, typer.Option(help="The distance in which balls are measured.")] = NormName.auto,
-    base: Annotated[Base, typer.Option(help="The mean to which the random network is added.")] = Base.auto,
-    max_epochs: options.MaxEpochs = None,
-    learning_rate: options.LearningRate = None,
-    width: options.Width = None,
-    depth: options.Depth = None,
+    law: Annotated[
+        LawName, typer.Option(help="What the distribution is made of; auto pools ball laws and the network.")
+    ] = LawName.auto,
+    base: Annotated[Base, typer.Option(help="The mean that the distribution is centred on.")] = Base.auto,
     calibrate: Annotated[
         bool,
         typer.Option("--calibrate", help="Calibrate intervals to their nominal coverage; takes longer."),
     ] = False,
+    bounds: Annotated[
+        str, typer.Option(metavar="auto|none|LOW,HIGH", help="Bounds of the target; either may be empty.")
+    ] = "auto",
+    values: Annotated[
+        str, typer.Option(metavar="auto|none|0,1,2", help="The only values that the target can have.")
+    ] = "auto",
+    delta: Annotated[
+        str, typer.Option(metavar="auto|RADIUS|nearest:K", help="The balls of the network's local loss.")
+    ] = "auto",
+    norm: Annotated[NormName, typer.Option(help="The distance in which balls are measured.")] = NormName.auto,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="Number of training epochs.", rich_help_panel=_PANEL)
+    ] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="Learning rate of the optimizer.", rich_help_panel=_PANEL)
+    ] = None,
+    width: Annotated[
+        int | None, typer.Option(min=1, help="Units per hidden layer.", rich_help_panel=_PANEL)
+    ] = None,
+    depth: Annotated[
+        int | None, typer.Option(min=1, help="Number of hidden layers.", rich_help_panel=_PANEL)
+    ] = None,
     hold_out: Annotated[
         float,
         typer.Option(min=0.0, max=0.9, help="Share of the rows to hold out, score and write to a file."),
@@ -59,6 +89,9 @@ def fit(
     ] = None,
     seed: options.Seed = 0,
     device: options.Device = "auto",
+    jobs: Annotated[
+        int | None, typer.Option(help="Processes to fit with; -1 is one per core, 1 by default.")
+    ] = None,
     drop_missing: options.DropMissing = False,
     decimal: options.DecimalMark = options.Decimal.auto,
     restart: options.Restart = False,
@@ -67,36 +100,52 @@ def fit(
 ) -> None:
     """Learn the conditional distribution of a column given others; write MODEL and MODEL.settings.toml.
 
-    Text columns are categorical, and features may have missing values. Ctrl-C keeps MODEL.checkpoint; the
-    same command then resumes the fit. `localw2 explore MODEL --data DATA --watch` shows the training curves
-    while it runs.
+    Text columns are categorical, unless they hold dates such as 2020-01-31; features may have missing values.
+    Row numbers, identifiers and constant columns are left out, with a line that says so. Ctrl-C keeps
+    MODEL.checkpoint; the same command then resumes the fit. `localw2 explore MODEL --data DATA --watch` shows
+    the training curves while it runs.
     """
+    network = drop_unset(epochs=epochs, learning_rate=learning_rate, width=width, depth=depth)
+    if network and law is not LawName.network:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in network)
+        raise typer.BadParameter(f"{flags}: a setting of the network; add --law network.")
+    limits, levels = parse_bounds(bounds), parse_values(values)
+    note(f"reading {'standard input' if data == '-' else data}")
+    import pandas as pd
+
     from localw2.apps.cli.model_files import drop_incomplete, parse_delta, read_outputs, save_model
     from localw2.apps.tables.tables import read_table, write_table
-    from localw2.storage.model_file import check_writable
 
-    balls = parse_delta(delta)
-    check_writable(out, "--out")
     table = read_table(data, decimal)
     targets, chosen, others = (split_names(text, list(table.frame)) for text in (target, features, exclude))
-    inputs, left_out = choose_features(table, targets, chosen, others)
+    inputs = choose_features(table, targets, chosen, others)
     if drop_missing:
         table = drop_incomplete(table, [*inputs, *targets])
     X, y = table.features(inputs), read_outputs(table, targets)
     rows, held = split_rows(len(y), max_rows, hold_out, seed)
+    note(f"{len(rows)} rows: {', '.join(targets)} from {', '.join(inputs)}")
 
-    from localw2 import LocalW2Regressor
+    # Only now, with something on the screen: these import torch, which takes a second or two.
+    from localw2 import LocalW2Regressor, Network
+    from localw2.storage.model_file import check_writable
 
+    check_writable(out, "--out")
+    balls = parse_delta(delta)
     model = LocalW2Regressor(
-        **choose_mean_and_norm(base, norm, X.iloc[rows], y[rows], seed),
+        law=Network(**network) if law is LawName.network else str(law),
+        base=choose_base(base),
         delta=balls,
+        norm=choose_norm(norm, X.iloc[rows], y[rows]),
         calibrate=calibrate,
+        bounds=limits,
+        values=levels,
         device=device,
+        n_jobs=jobs,
         random_state=seed,
-        **drop_unset(max_epochs=max_epochs, learning_rate=learning_rate, width=width, depth=depth),
     )
-    note(f"{len(rows)} rows of {table.source}: {', '.join(targets)} from {', '.join(inputs)}")
-    fitted = fit_with_checkpoint(model, X.iloc[rows], y[rows], out, restart, as_json)
+    named = pd.Series(y[rows], name=targets[0]) if y.ndim == 1 else pd.DataFrame(y[rows], columns=targets)
+    fitted = fit_with_checkpoint(model, X.iloc[rows], named, out, restart, as_json)
+    left_out = {} if model.columns_ is None else model.columns_.dropped
     if len(held):  # before the model: an explorer takes both as soon as the model is there
         write_table(f"{out}.held-out.csv", table.frame.iloc[held])
     save_model(model, out, features=inputs, targets=targets)
@@ -107,16 +156,17 @@ def fit(
         "sha256": table.sha256,
         "rows": len(rows),
         "held_out": len(held),
-        "features": inputs,
+        "features": [name for j, name in enumerate(inputs) if j not in left_out],
         "target": targets,
-        "left_out": left_out,
+        "left_out": {inputs[j]: reason for j, reason in left_out.items()},
+        "law": model.weights_,
         "base": model.base_name_ if base is Base.auto else base,
-        "delta": str(model.delta_),
-        "norm": type(model.norm_).__name__,
         "calibration": None if model.calibration_ is None else model.calibration_.kind,
         **fitted,
     }
-    lines = [f"{out}: base {found['base']}, balls {found['delta']}, {found['seconds']:.1f} s"]
+    if hasattr(model, "delta_"):  # a network
+        found |= {"delta": str(model.delta_), "norm": type(model.norm_).__name__}
+    lines = [f"{out}: {describe_weights(model.weights_)}; mean: {found['base']}; {found['seconds']:.1f} s"]
     if len(held):
         found["held_out_file"] = f"{out}.held-out.csv"
         try:
@@ -126,14 +176,13 @@ def fit(
         else:
             found["held_out_scores"] = scores
             lines += ["", f"On the held-out rows, in {found['held_out_file']}:", *format_scores(scores)]
-    keep_settings(context, out, found, collect_training(model))
+    used = {name: getattr(model.law, name) for name in _OF_NETWORK} if law is LawName.network else {}
+    keep_settings(context, out, found, {name.replace("_", "-"): value for name, value in used.items()})
     print_result(found, "\n".join(lines), as_json)
 
 
-def choose_features(
-    table: Table, targets: list[str], features: list[str], exclude: list[str]
-) -> tuple[list[str], dict[str, str]]:
-    """Choose the columns to predict from, by default all but empty ones; also say why others are left out."""
+def choose_features(table: Table, targets: list[str], features: list[str], exclude: list[str]) -> list[str]:
+    """Choose the columns to predict from, by default all others; the estimator leaves out useless ones."""
     if not targets:
         raise typer.BadParameter("--target does not name a column.")
     if features and exclude:
@@ -143,16 +192,10 @@ def choose_features(
         raise ValueError(
             f"{both.pop()!r} is in both --target and --features; a column cannot predict itself."
         )
-    if features:
-        return features, {}
-    others = table.frame.drop(columns=[*targets, *exclude])
-    chosen = others.dropna(axis=1, how="all")
-    left_out = {name: "it is empty" for name in others if name not in chosen}
-    for name, reason in left_out.items():
-        note(f"column {name!r} is left out: {reason}.")
-    if chosen.empty:
+    chosen = features or [name for name in table.frame if name not in {*targets, *exclude}]
+    if not chosen:
         raise ValueError(f"{table.source} has no column left to predict {', '.join(targets)} from.")
-    return list(chosen), left_out
+    return chosen
 
 
 def split_rows(n: int, most: int | None, share: float, seed: int) -> tuple[Array, Array]:
@@ -177,21 +220,55 @@ def split_rows(n: int, most: int | None, share: float, seed: int) -> tuple[Array
     return kept[~held], kept[held]
 
 
-def choose_mean_and_norm(base: str, norm: str, X: Any, y: Array, seed: int) -> dict[str, Any]:
-    """The settings of the estimator that the names of a mean and of a norm stand for."""
+def choose_base(name: str) -> Any:
+    """The mean that a name stands for, as the estimator takes it."""
+    if name in ("auto", "none"):
+        return None if name == "none" else name
+    from sklearn.ensemble import HistGradientBoostingRegressor
+    from sklearn.linear_model import RidgeCV
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    if name == "boosting":
+        return HistGradientBoostingRegressor()
+    return make_pipeline(StandardScaler(), RidgeCV([10.0**power for power in range(-6, 4)]))
+
+
+def choose_norm(name: str, X: Any, y: Array) -> Any:
+    """The norm that a name stands for, as the estimator takes it."""
+    if name == "auto":
+        return name
     from localw2 import Euclidean, LocalW2Regressor, Weighted
-    from localw2.estimators.regression.mean import candidates
     from localw2.estimators.tables import read_table
 
-    x, _, _ = read_table(LocalW2Regressor(), X, y)
-    means: dict[str, Any] = {"auto": "auto", "none": None}
-    if base not in means:
-        means = candidates(len(x), x, y.reshape(len(y), -1), seed, base)
-    if base not in means:
-        raise ValueError(f"--base {base} needs more than {len(x)} rows; use --base auto or none.")
-    if norm == "standardised":
-        return {"base": means[base], "norm": Weighted.standardised(x)}
-    return {"base": means[base], "norm": Euclidean() if norm == "euclidean" else norm}
+    if name == "euclidean":
+        return Euclidean()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the fit itself says which columns are left out
+        x, _, columns = read_table(LocalW2Regressor(), X, y)
+    return Weighted.standardised(columns.expand(x))
+
+
+def parse_bounds(text: str) -> Any:
+    """Parse ``--bounds``: "auto", "none", or the two ends, either of which may be empty.
+
+    >>> parse_bounds("auto"), parse_bounds("none"), parse_bounds("0,"), parse_bounds("-1,1")
+    ('auto', None, (0.0, None), (-1.0, 1.0))
+    """
+    if text in ("auto", "none"):
+        return None if text == "none" else text
+    try:
+        low, high = (float(end) if end.strip() else None for end in text.split(","))
+    except ValueError:
+        raise typer.BadParameter(f"--bounds {text!r} is neither auto, none nor LOW,HIGH.") from None
+    return low, high
+
+
+def parse_values(text: str) -> Any:
+    """Parse ``--values``: "auto", "none", or a list of numbers."""
+    if text in ("auto", "none"):
+        return None if text == "none" else text
+    return parse_numbers(text, "--values")
 
 
 # --- for every command that fits --------------------------------------------------------------------------
@@ -219,7 +296,8 @@ def fit_with_checkpoint(model: Any, X: Any, y: Any, out: str, restart: bool, as_
     start = time.perf_counter()
     model.set_params(checkpoint=str(checkpoint), history=str(history), verbose=True).fit(X, y)
     model.set_params(checkpoint=None, history=None, verbose=False)
-    stopped = model.fit_.stopped
+    training = getattr(model, "fit_", None)  # a law without a network has none
+    stopped = "" if training is None else training.stopped
     if stopped.startswith("interrupted"):
         note(f"{stopped}; {shlex.quote(str(checkpoint))} keeps the progress.")
         note(f"To go on, run the same command again:\n  {command_line()}")
@@ -227,12 +305,7 @@ def fit_with_checkpoint(model: Any, X: Any, y: Any, out: str, restart: bool, as_
             resume = {"checkpoint": str(checkpoint), "resume": command_line()}
             typer.echo(json.dumps({"error": stopped} | resume))
         raise typer.Exit(INTERRUPTED)
-    seconds = round(time.perf_counter() - start, 2)
-    return {"epochs": len(model.fit_.history), "loss": model.fit_.losses[-1], "seconds": seconds}
-
-
-def collect_training(model: Any) -> dict[str, Any]:
-    """Collect how a model was trained, by the names of the flags, whether they were given or not."""
-    config = model.fit_.config
-    values = (config.max_epochs, config.learning_rate, model.width, model.depth)
-    return dict(zip(("max-epochs", "learning-rate", "width", "depth"), values, strict=True))
+    found: dict[str, Any] = {"seconds": round(time.perf_counter() - start, 2)}
+    if training is not None:
+        found |= {"epochs": len(training.history), "loss": training.losses[-1]}
+    return found

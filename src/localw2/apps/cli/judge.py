@@ -13,9 +13,6 @@ from localw2.apps.cli import options
 from localw2.apps.cli.config import Config, collect_settings
 from localw2.apps.cli.running import FAILED, print_result, report_errors
 
-COVERAGE = 0.9
-PIT_BINS = 10
-
 
 @report_errors
 def evaluate(
@@ -43,34 +40,16 @@ def evaluate(
 def score_rows(
     estimator: Any, X: Any, y: Any, features: list[str], targets: list[str], seed: int, draws: int = 200
 ) -> dict[str, Any]:
-    """Compute the scores of each target, and the verdict of ``diagnose``."""
-    import numpy as np
+    """Compute the scores of each target, and the verdict of ``diagnose``; a report gives the same ones."""
+    from localw2.estimators import scores
 
-    from localw2.metrics import coverage, interval_width
-
-    diagnosis = estimator.diagnose(X, y, n_samples=draws, random_state=seed, names=features)
-    values = (y, estimator.predict(X), *estimator.predict_interval(X, coverage=COVERAGE))
-    y, mean, lower, upper = (np.asarray(v).reshape(len(X), -1) for v in values)
-    scores = {}
-    for k, name in enumerate(targets):
-        error = mean[:, k] - y[:, k]
-        spread = float(((y[:, k] - y[:, k].mean()) ** 2).sum())
-        counts = np.histogram(diagnosis.pit[:, k], PIT_BINS, (0, 1))[0]
-        scores[name] = {
-            "crps": diagnosis.crps[k],
-            "rmse": float(np.sqrt((error**2).mean())),
-            "mae": float(np.abs(error).mean()),
-            "r2": 1 - float((error**2).sum()) / spread if spread > 0 else float("nan"),
-            "coverage": coverage(y[:, k], lower[:, k], upper[:, k]),
-            "width": interval_width(lower[:, k], upper[:, k]),
-            "pit": (counts / len(X)).tolist(),
-        }
+    found = scores.score_rows(estimator, X, y, features, draws, seed)
     return {
         "rows": len(X),
-        "interval": COVERAGE,
-        "targets": scores,
-        "calibrated": diagnosis.calibrated,
-        "verdict": list(diagnosis.verdict),
+        "interval": scores.COVERAGE,
+        "targets": found.list_scores(targets),
+        "calibrated": found.diagnosis.calibrated,
+        "verdict": list(found.diagnosis.verdict),
     }
 
 
@@ -119,13 +98,14 @@ def compare(
     """
     from localw2 import Nearest, Weighted, conditional_test
     from localw2.apps.cli.model_files import load_model, parse_delta, select_rows
+    from localw2.judging.sampler import encode_rows
 
     rows = select_rows(load_model(model), data, decimal, features, target, drop_missing)
     estimator = rows.model.estimator
     balls = getattr(estimator, "delta_", "auto") if delta in (None, "auto") else parse_delta(str(delta))
     norm = getattr(estimator, "norm_", None)
     if norm is None and isinstance(balls, Nearest):
-        norm = Weighted.standardised(rows.X)
+        norm = Weighted.standardised(encode_rows(estimator, rows.X))
     result = conditional_test(
         rows.X,
         rows.y,

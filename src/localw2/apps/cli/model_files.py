@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import pandas as pd
 import typer
 
-from localw2._validation import Array
 from localw2.apps.cli.config import collect_settings, keep_settings
 from localw2.apps.cli.running import note, print_result, split_names
 from localw2.apps.tables.tables import Table, read_table, write_table
+
+if TYPE_CHECKING:
+    from localw2._validation import Array
 
 REGRESSORS = ("LocalW2Regressor", "RandomCoefficientRegressor")
 ODE = "LocalW2ODE"
@@ -42,6 +44,11 @@ class NamedModel:
         flag, attribute = _ROLES[role]
         count = getattr(self.estimator, attribute, 1)
         names = split_names(given, list(table.frame)) or self.columns.get(role, [])
+        if not names and role == "targets":
+            raise ValueError(
+                f"{self.path} does not say which column it predicts: models saved from Python do not know. "
+                f"Name the column with {flag}."
+            )
         if len(names) != count:
             raise ValueError(
                 f"{self.path} has {count} {role}, but {len(names)} are named. Use {flag} with {count} "
@@ -76,7 +83,11 @@ class ModelRows:
     def copy_columns(self, names: str | None) -> dict[str, Any]:
         """The number of each row, and the columns that a result shall carry along."""
         kept = self.table.select(split_names(names, list(self.table.frame)))
-        return {"row": self.number} | {name: column.to_numpy() for name, column in kept.items()}
+        found: dict[str, Any] = {"row": self.number}
+        for name, column in kept.items():
+            whole = str(column.dtype) == "Int64"  # whole numbers and missing values
+            found[name] = column.to_numpy(object, na_value=None) if whole else column.to_numpy()
+        return found
 
 
 def history_path(model: str) -> str:
@@ -121,24 +132,31 @@ def select_rows(
 ) -> ModelRows:
     """Select the inputs and, if ``observed``, the outputs of a model from a table or from a file.
 
-    Only the estimator knows about categorical columns and missing values. One that was fitted to numbers
-    alone gets numbers, so that an unusable cell is reported with its row.
+    The estimator itself reads categories, dates and missing values. Only what must be a number is checked
+    here, because here an unusable cell has a row. Columns that the fit left out need not be there.
     """
-    from localw2.judging.sampler import has_table
-
-    names = model.columns.get("features", [])
     columns = getattr(model.estimator, "columns_", None)
     # A column that was text stays text, even if all of its cells look like numbers here.
-    text = [names[j] for j in columns.categorical] if columns is not None and names else []
+    known = split_names(features) or model.columns.get("features", [])
+    coded = [] if columns is None else [columns.used[place] for place in columns.categorical]
+    text = [known[j] for j in coded] if len(known) == model.estimator.n_features_in_ else []
     table = read_table(data, decimal, text) if isinstance(data, str) else data
     inputs = model.choose_columns("features", table, features)
     outputs = model.choose_columns("targets", table, target) if observed else []
+    used = inputs if columns is None else [inputs[j] for j in columns.used]
     if drop_missing:
-        table = drop_incomplete(table, [*inputs, *outputs])
-    X = table.features(inputs) if has_table(model.estimator) else table.numbers(inputs)
+        table = drop_incomplete(table, [*used, *outputs])
+    table.select(used)
+    others = [] if columns is None else [*columns.categories, *columns.dates, *columns.durations]
+    table.features([name for place, name in enumerate(used) if place not in others], numeric=True)
+    y = read_outputs(table, outputs) if observed else None
     fitted = getattr(model.estimator, "feature_names_in_", None)
-    X = X if fitted is None else pd.DataFrame(X).set_axis(list(fitted), axis=1)
-    return ModelRows(model, table, X, read_outputs(table, outputs) if observed else None, inputs, outputs)
+    if fitted is None or not hasattr(model.estimator, "columns_"):  # arrays, or a model that takes no gaps
+        X = table.numbers(inputs, missing=hasattr(model.estimator, "columns_"))
+        X = X if fitted is None else pd.DataFrame(X, columns=list(fitted))
+    else:
+        X = table.frame.reindex(columns=inputs).set_axis(list(fitted), axis=1)
+    return ModelRows(model, table, X, y, inputs, outputs)
 
 
 def read_outputs(table: Table, names: Sequence[str]) -> Array:
@@ -148,8 +166,8 @@ def read_outputs(table: Table, names: Sequence[str]) -> Array:
 
 
 def drop_incomplete(table: Table, names: Sequence[str]) -> Table:
-    """Drop the rows with a missing value in any of these columns."""
-    missing = table.select(names).isna().any(axis=1)
+    """Drop the rows with a missing value in any of these columns; one without any value does not count."""
+    missing = table.select(names).dropna(axis=1, how="all").isna().any(axis=1)
     if missing.any():
         note(f"{missing.sum()} of {len(missing)} rows of {table.source} have missing values and are dropped.")
     if missing.all():

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from localw2.apps.cli import options
 from localw2.apps.cli.config import Config, keep_settings, settings_path
-from localw2.apps.cli.fit import collect_training, drop_unset, fit_with_checkpoint
+from localw2.apps.cli.fit import drop_unset, fit_with_checkpoint
 from localw2.apps.cli.running import note, parse_numbers, print_result, report_errors, split_names
 
 ode = typer.Typer(
@@ -140,3 +140,10 @@ def parse_times(text: str) -> list[float]:
     except ValueError:
         raise typer.BadParameter(f"--times {text!r} is not START:STOP:COUNT, such as 0:10:101.") from None
     return times
+
+
+def collect_training(model: Any) -> dict[str, Any]:
+    """Collect how a model was trained, by the names of the flags, whether they were given or not."""
+    config = model.fit_.config
+    values = (config.max_epochs, config.learning_rate, model.width, model.depth)
+    return dict(zip(("max-epochs", "learning-rate", "width", "depth"), values, strict=True))

@@ -10,7 +10,7 @@ import typer
 from localw2._wording import to_plain
 from localw2.apps.cli import options
 from localw2.apps.cli.config import Config, read_record
-from localw2.apps.cli.running import parse_numbers, print_result, report_errors
+from localw2.apps.cli.running import describe_weights, parse_numbers, print_result, report_errors
 
 
 @report_errors
@@ -95,7 +95,20 @@ def info(model: options.Model, config: Config = None, as_json: options.Json = Fa
     estimator = loaded.estimator
     found: dict[str, Any] = {"model": model, "kind": type(estimator).__name__}
     found |= {"bytes": Path(model).stat().st_size, **loaded.columns}
-    for name in ("n_features_in_", "n_outputs_", "base_name_", "delta_", "norm_", "n_states_", "t0_"):
+    columns, names = getattr(estimator, "columns_", None), loaded.columns.get("features")
+    if columns is not None and names is not None:
+        found["features"] = [names[j] for j in columns.used]
+        found["left_out"] = {names[j]: reason for j, reason in columns.dropped.items()}
+    for name in (
+        "n_features_in_",
+        "n_outputs_",
+        "weights_",
+        "base_name_",
+        "delta_",
+        "norm_",
+        "n_states_",
+        "t0_",
+    ):
         if hasattr(estimator, name):
             found[name.rstrip("_")] = getattr(estimator, name)
     if hasattr(estimator, "fit_"):
@@ -107,7 +120,10 @@ def info(model: options.Model, config: Config = None, as_json: options.Json = Fa
     parameters = {k: v for k, v in estimator.get_params(deep=False).items() if v is not None}
     record = read_record(model)
     origin = {f"fit {k}": v for k, v in record.get("record", {}).items() if k in ("data", "rows", "command")}
-    named = {name.replace("_", " "): value for name, value in (found | origin).items()}
+    words = {"left_out": [f"{name} ({reason})" for name, reason in found.get("left_out", {}).items()] or None}
+    if "weights" in found:
+        words["weights"] = describe_weights(found["weights"])
+    named = {name.replace("_", " "): value for name, value in (found | words | origin).items()}
     lines = to_plain(named | {f"  {name}": value for name, value in parameters.items()})
     width = max(map(len, lines)) + 2
     text = "\n".join(name.ljust(width) + _shorten(v) for name, v in lines.items() if v is not None)

@@ -81,10 +81,13 @@ def describe_error(error: Exception) -> str:
 
 @contextmanager
 def show_warnings() -> Iterator[None]:
-    """Show warnings meant for users, one line each on standard error, but not those for programmers."""
+    """Show warnings meant for users, each once as a line on standard error, but not those for programmers."""
+    shown = set()
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        note(f"{typer.style('warning:', fg='yellow', bold=True)} {message}")
+        if str(message) not in shown:
+            shown.add(str(message))
+            note(f"{typer.style('warning:', fg='yellow', bold=True)} {message}")
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -109,6 +112,15 @@ def print_result(found: Mapping[str, Any], lines: str, as_json: bool) -> None:
 def command_line() -> str:
     """The command that is running, as it could be typed again."""
     return shlex.join(["localw2", *sys.argv[1:]])
+
+
+def describe_weights(weights: Mapping[str, float]) -> str:
+    """Put the weights of a law's members into words.
+
+    >>> describe_weights({"balls of y, 5 rows": 0.25, "network": 0.75})
+    '25 % balls of y, 5 rows + 75 % network'
+    """
+    return " + ".join(f"{100 * weight:.0f} % {name}" for name, weight in weights.items())
 
 
 def split_names(text: str | None, known: Sequence[str] = ()) -> list[str]:

@@ -15,9 +15,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from localw2._validation import Array
 from localw2.apps.explorer.observations import Observations
+from localw2.apps.tables.inputs import Inputs
 from localw2.balls.neighborhoods import Nearest
-from localw2.balls.norms import Norm
-from localw2.estimators.tables import on_numbers
+from localw2.judging.inputs import is_whole
+from localw2.judging.sampler import encode_rows
 from localw2.judging.seen_rows import judge_seen
 from localw2.judging.swap_test.conditional import conditional_test
 from localw2.judging.swap_test.plots import find_strongest_input
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     from localw2.judging.seen_rows import SeenRows
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
-DENSITY_DRAWS, DENSITY_POINTS, SWEEP_POINTS = 2000, 160, 41
+DENSITY_DRAWS, DENSITY_POINTS, SWEEP_POINTS, SWEPT_CATEGORIES = 2000, 160, 41, 30
+PARTS_OF_A_DAY = (1.0, 1 / 4, 1 / 24, 1 / 96, 1 / 1440)  # steps of a slider for moments
 # Rows, balls and swaps of the test: enough for power, few enough for seconds.
 TESTED_ROWS, LEAST_TESTED, TEST_BALL, TEST_SWAPS = 4000, 20, 40, 499
 REMEMBERED = 32  # calls of each base model
@@ -62,26 +64,23 @@ class Answers:
         check_is_fitted(model)
         if (X is None) != (y is None):
             raise ValueError("X and y must be passed together: observed rows are inputs with their outputs.")
-        model, X, feature_names = on_numbers(model, X, feature_names)
-        if hasattr(X, "columns"):
-            model.predict(X[:1])  # scikit-learn checks the names of the columns and their order
+        if feature_names is None and not hasattr(model, "feature_names_in_"):
+            feature_names = getattr(X, "columns", None)
         self.kind = type(model).__name__
         self.history = getattr(getattr(model, "fit_", None), "history", ())
         self.seen_rows: SeenRows | None = getattr(model, "seen_rows_", None)
-        self.names = _input_names(feature_names, model, X)
-        self.model = _prepare(model)
+        self.inputs = Inputs(model, feature_names)
+        self.model = _prepare(self.inputs.model)
+        x = None if X is None else self.inputs.encode(X)
+        self._typical = self.inputs.find_typical(x)
         with np.errstate(all="ignore"):
-            mean = np.asarray(self.model.predict(np.zeros((1, len(self.names)))))
+            mean = np.asarray(self.model.predict(self.inputs.decode(self._typical[None])))
         self.is_vector = mean.ndim == 1
-        self.targets = _output_names(target_names, y, 1 if self.is_vector else mean.shape[1])
-        norm = getattr(model, "norm_", model.norm)
-        self.data = (
-            None
-            if X is None
-            else Observations(
-                X, y, len(self.names), len(self.targets), norm if isinstance(norm, Norm) else None
-            )
-        )
+        self.targets = _name_outputs(target_names, y, 1 if self.is_vector else mean.shape[1])
+        self.data: Observations | None = None
+        if x is not None:
+            self._norm = self.inputs.choose_norm(x)
+            self.data = Observations(x, y, len(self.targets), self._embed)
         self._test: dict[str, Any] | None = None
         self._testing = threading.Lock()
         self._means: Array | None = None
@@ -90,36 +89,35 @@ class Answers:
     @property
     def largest_input(self) -> float:
         """The largest absolute value that an input may have."""
-        seen = 0.0 if self.data is None else float(np.abs(self.data.X).max())
+        seen = 0.0 if self.data is None else float(np.abs(np.nan_to_num(self.data.x)).max())
         return max(LARGEST_INPUT, 10 * seen)
+
+    def read(self, rows: Sequence[Sequence[Any]]) -> Array:
+        """Rows of a request as numbers (N, p)."""
+        return np.array(
+            [[each.from_plain(v) for each, v in zip(self.inputs.each, row, strict=True)] for row in rows]
+        )
 
     def sample(self, x: Array, n_samples: int, random_state: int | None) -> dict[str, Any]:
         """The draws of ``model.sample`` at rows x (N, p): (S, N) or (S, N, d)."""
-        draws = _ask(lambda: self.model.sample(x, n_samples, random_state=random_state))
+        draws = _ask(lambda: self.model.sample(self.inputs.decode(x), n_samples, random_state=random_state))
         return {"y": draws.tolist()}
 
     def quantiles(self, x: Array, q: Array) -> dict[str, Any]:
         """The quantiles of ``model.predict_quantiles`` at rows x (N, p): (Q, N) or (Q, N, d)."""
-        return {"quantiles": _ask(lambda: self.model.predict_quantiles(x, q)).tolist()}
+        return {"quantiles": _ask(lambda: self.model.predict_quantiles(self.inputs.decode(x), q)).tolist()}
 
     def describe(self) -> dict[str, Any]:
         """What the page needs to start: names and ranges of the inputs and outputs, and what is available."""
-        lows, highs, starts = self._ranges()
         data = self.data
-        inputs = []
-        for j, name in enumerate(self.names):
-            whole = data is not None and bool((data.X[:, j] == np.round(data.X[:, j])).all())
-            step = 1.0 if whole and highs[j] - lows[j] >= 4 else _choose_step(highs[j] - lows[j])
-            start = _round_to_step(starts[j], lows[j], highs[j], step)
-            limits = {"low": float(lows[j]), "high": float(highs[j])}
-            inputs.append({"name": name, **limits, "start": start, "step": step})
         outputs: list[dict[str, Any]] = [{"name": name, "low": None, "high": None} for name in self.targets]
         if data is not None:
             for output, low, high in zip(outputs, data.y.min(0), data.y.max(0), strict=True):
                 output.update(low=float(low), high=float(high))
         return {
             "model": self.kind,
-            "inputs": inputs,
+            "inputs": [self._describe_input(j) for j in range(len(self.inputs))],
+            "left_out": [{"name": name, "reason": why} for name, why in self.inputs.left_out.items()],
             "outputs": outputs,
             "n_rows": 0 if data is None else len(data),
             "k": 0 if data is None else data.usual_k,
@@ -134,7 +132,7 @@ class Answers:
         Rows nearby are not at x. ``shifted`` moves their outputs by the change in the model's mean,
         y_i + m(x) - m(x_i), so that they show the spread at x.
         """
-        rows = x[None]
+        rows = self.inputs.decode(x[None])
         mean, std = self._columns(_ask(lambda: np.stack(self.model.predict(rows, return_std=True))))[:, 0]
         quantiles = self._columns(_ask(lambda: self.model.predict_quantiles(rows, LEVELS)))[:, 0]
         draws = self._columns(_ask(lambda: self.model.sample(rows, DENSITY_DRAWS, random_state=0)))[:, 0]
@@ -167,19 +165,19 @@ class Answers:
                 "farthest": float(distances[-1]),
                 "usual": self.data.limit(k) if len(self.data) > 1 else None,
             }
-            answer["outside"] = self.data.explain_extrapolation(x, self.names, k)
+            answer["outside"] = self.data.explain_extrapolation(x, self.inputs.each, k)
         return answer
 
     def sweep(self, x: Array, column: int) -> dict[str, Any]:
         """Mean and quantiles of y along one input, the others as in x (p,), with the rows close to them."""
-        lows, highs, _ = self._ranges()
-        grid = np.linspace(lows[column], highs[column], SWEEP_POINTS)
-        rows = np.repeat(x[None], len(grid), axis=0)
-        rows[:, column] = grid
+        grid, each = self._make_grid(column), self.inputs.each[column]
+        places = np.repeat(x[None], len(grid), axis=0)
+        places[:, column] = grid
+        rows = self.inputs.decode(places)
         mean = self._columns(_ask(lambda: self.model.predict(rows)))
         quantiles = self._columns(_ask(lambda: self.model.predict_quantiles(rows, LEVELS)))
         answer = {
-            "x": grid.tolist(),
+            "x": list(map(each.to_plain, grid)),
             "levels": list(LEVELS),
             "mean": mean.T.tolist(),
             "quantiles": quantiles.transpose(2, 0, 1).tolist(),
@@ -187,7 +185,8 @@ class Answers:
         }
         if self.data is not None:
             near = self.data.along(x, column, max(60, 2 * self.data.usual_k))
-            answer["rows"] = {"x": self.data.X[near, column].tolist(), "y": self.data.y[near].T.tolist()}
+            places = self.data.x[near, column]
+            answer["rows"] = {"x": list(map(each.to_plain, places)), "y": self.data.y[near].T.tolist()}
         return answer
 
     def test(self) -> dict[str, Any]:
@@ -201,28 +200,37 @@ class Answers:
 
     def _run_test(self, data: Observations) -> dict[str, Any]:
         chosen = np.sort(np.random.default_rng(0).permutation(len(data))[:TESTED_ROWS])
-        x, y = data.X[chosen], data.y[chosen]
+        x, y = data.x[chosen], data.y[chosen]
         found = conditional_test(
-            x,
+            self.inputs.decode(x),
             y[:, 0] if self.is_vector else y,
             self.model,
             Nearest(min(TEST_BALL, max(LEAST_TESTED, len(x) // 10))),
-            norm=data.norm,
+            norm=self._norm,
             n_permutations=TEST_SWAPS,
             random_state=0,
         )
+        centers = x[found.centers]
         return {
             "pvalue": found.pvalue,
             "verdict": found.verdict,
             "trained_on": self._trained_on(),
             "n_rows": len(x),
             "ball": int(np.median(found.ball_sizes)),
-            "centers": found.center_x.T.tolist(),
+            "centers": [
+                list(map(each.to_plain, column))
+                for each, column in zip(self.inputs.each, centers.T, strict=True)
+            ],
             "z": found.ball_statistics.tolist(),
             "rejected": found.rejected_balls.tolist(),
             "limit": found.ball_limit if np.isfinite(found.ball_limit) else None,
-            "strongest": find_strongest_input(found.center_x, found.ball_statistics),
+            "strongest": find_strongest_input(centers, found.ball_statistics),
         }
+
+    def _embed(self, x: Array) -> Array:
+        """Rows x (N, p) where the distance is Euclidean."""
+        embedded: Array = self._norm.embed(self.inputs.embed(x))
+        return embedded
 
     def _means_at(self, data: Observations, rows: Array) -> Array:
         """The model's mean at observed rows, (len(rows), d); each is computed once."""
@@ -231,7 +239,8 @@ class Answers:
                 self._means = np.full(data.y.shape, np.nan)
             new = rows[np.isnan(self._means[rows, 0])]
             if len(new):
-                self._means[new] = self._columns(_ask(lambda: self.model.predict(data.X[new])))
+                places = self.inputs.decode(data.x[new])
+                self._means[new] = self._columns(_ask(lambda: self.model.predict(places)))
             known: Array = self._means[rows]
             return known
 
@@ -239,10 +248,11 @@ class Answers:
         """The share of observed rows that the model was trained on; None unless it is more than chance."""
         if self.data is None or self.seen_rows is None:
             return None
-        share, beyond_chance = judge_seen(self.seen_rows, self.data.X, self.data.y)
+        x = encode_rows(self.model, self.inputs.decode(self.data.x))
+        share, beyond_chance = judge_seen(self.seen_rows, x, self.data.y)
         return share if beyond_chance else None
 
-    def _interval(self, rows: Array) -> list[list[float]] | None:
+    def _interval(self, rows: Any) -> list[list[float]] | None:
         """The calibrated 90 % interval of each output, if the fit has one."""
         if getattr(self.model, "calibration_", None) is None:
             return None
@@ -253,19 +263,60 @@ class Answers:
     def _columns(self, values: Array) -> Array:
         return values[..., None] if self.is_vector else values
 
-    def _ranges(self) -> tuple[Array, Array, Array]:
-        """The lowest, the highest and the first value of every slider."""
-        if self.data is not None:
-            lows, highs, starts = self.data.X.min(0), self.data.X.max(0), np.median(self.data.X, axis=0)
-        else:
-            # Without rows, the network's units show where the training data lie.
-            member = getattr(getattr(self.model, "law_", None), "network", None)
-            starts = np.zeros(len(self.names)) if member is None else member.units.x_mean
-            reach = 2 * (np.ones(len(self.names)) if member is None else member.units.x_scale)
-            lows, highs = starts - reach, starts + reach
-        flat = highs <= lows
-        reach = np.maximum(1.0, np.abs(lows))
-        return np.where(flat, lows - reach, lows), np.where(flat, highs + reach, highs), starts
+    def _describe_input(self, j: int) -> dict[str, Any]:
+        """An input with its chooser or slider, which starts at a typical value."""
+        each = self.inputs.each[j]
+        about = {"name": each.name, "kind": each.kind, "missing": each.gaps}
+        if each.kind == "category":
+            return about | {"start": each.to_plain(self._typical[j]), "values": list(each.categories)}
+        low, high = self._range(j)
+        whole = self._is_whole(j)
+        step = 1.0 if whole else _choose_step(high - low)
+        if each.kind == "date" and not whole:
+            step = next((part for part in PARTS_OF_A_DAY if 100 * part <= high - low), PARTS_OF_A_DAY[-1])
+        start = _round_to_step(self._typical[j], low, high, step)
+        ends = {"low": each.to_plain(low), "high": each.to_plain(high)}
+        return about | ends | {"start": each.to_plain(start), "step": step}
+
+    def _make_grid(self, j: int) -> Array:
+        """The values of an input along which a sweep goes."""
+        each = self.inputs.each[j]
+        if each.kind != "category":
+            grid = np.linspace(*self._range(j), SWEEP_POINTS)
+            return np.unique(np.round(grid)) if self._is_whole(j) else grid
+        codes = np.arange(float(len(each.categories)))
+        if self.data is not None and len(codes) > SWEPT_CATEGORIES:
+            column = self.data.x[:, j]
+            counts = np.bincount(column[np.isfinite(column)].astype(int), minlength=len(codes))
+            codes = np.sort(np.argsort(-counts, kind="stable")[:SWEPT_CATEGORIES]).astype(np.float64)
+        return np.append(codes[:SWEPT_CATEGORIES], [np.nan] if each.gaps else [])
+
+    def _is_whole(self, j: int) -> bool:
+        return self.data is not None and is_whole(self.data.x[:, j])
+
+    def _range(self, j: int) -> tuple[float, float]:
+        """The ends of a slider: those of the observed rows, or else about those of the training rows."""
+        middle = float(self._typical[j])
+        low = high = middle
+        if self.data is not None and np.isfinite(self.data.x[:, j]).any():
+            low, high = float(np.nanmin(self.data.x[:, j])), float(np.nanmax(self.data.x[:, j]))
+        elif self.data is None and (spread := self._training_spread(j)) > 0:
+            low, high = middle - 2 * spread, middle + 2 * spread
+        if high > low:
+            return low, high
+        reach = max(1.0, 0.1 * abs(low))
+        return low - reach, high + reach
+
+    def _training_spread(self, j: int) -> float:
+        """The SD of an input in the training rows, which the network's units show; 0 without a network."""
+        units = getattr(getattr(getattr(self.model, "law_", None), "network", None), "units", None)
+        if units is None:
+            return 0.0
+        moved = self._typical.copy()
+        moved[j] += 1
+        # The network may see other columns than the table has: the one that moves along is this input.
+        change = self.inputs.embed(moved[None]) - self.inputs.embed(self._typical[None])
+        return float(units.x_scale[np.abs(change[0]).argmax()])
 
 
 def estimate_density(draws: Array) -> tuple[Array, Array]:
@@ -297,28 +348,31 @@ def _ask(question: Callable[[], Array]) -> Array:
 
 
 def _prepare(model: Any) -> Any:
-    """A copy for arrays and threads: it gives no warnings, and asks its base models once per input."""
+    """A copy for threads: it gives no warnings, and asks its base models once per input."""
     own = copy.deepcopy(model)
-    # scikit-learn would warn of arrays without column names, and the test of rows that were trained on.
-    # Warnings in threads reach nobody, and the page says both itself.
-    for name in ("feature_names_in_", "seen_rows_"):
-        vars(own).pop(name, None)
+    # The test would warn of rows that were trained on. Warnings in threads reach nobody, and the page says
+    # it itself.
+    vars(own).pop("seen_rows_", None)
     for regressor in getattr(own, "base_models_", ()):
-        regressor.predict = _remember(quicken(regressor, model.n_features_in_), model.n_features_in_)
+        regressor.predict = _remember(quicken(regressor))
     return own
 
 
-def _remember(predict: Callable[[Array], Array], n_features: int) -> Callable[[Array], Array]:
+def _remember(predict: Callable[[Array], Array]) -> Callable[[Array], Array]:
     """The same function with a memory: mean, quantiles and draws at an input each need its value."""
 
     @lru_cache(maxsize=REMEMBERED)
-    def known(content: bytes) -> Array:
-        return np.asarray(predict(np.frombuffer(content).reshape(-1, n_features).copy()))
+    def known(content: bytes, n_columns: int) -> Array:
+        return np.asarray(predict(np.frombuffer(content).reshape(-1, n_columns).copy()))
 
-    return lambda X: known(np.asarray(X, dtype=np.float64).tobytes())
+    def ask(X: Any) -> Array:
+        rows = np.asarray(X, dtype=np.float64)
+        return known(rows.tobytes(), rows.shape[1])
+
+    return ask
 
 
-def quicken(regressor: Any, n_features: int) -> Callable[[Array], Array]:
+def quicken(regressor: Any) -> Callable[[Array], Array]:
     """``regressor.predict``, for boosted trees one that is fast at a few rows and gives the same bits.
 
     scikit-learn calls a compiled function for every tree: at one row 300 trees take 1.8 ms, but 0.05 ms if
@@ -327,7 +381,7 @@ def quicken(regressor: Any, n_features: int) -> Callable[[Array], Array]:
 
     >>> x = np.random.default_rng(0).uniform(size=(100, 2))
     >>> trees = HistGradientBoostingRegressor(max_iter=20).fit(x, x[:, 0])
-    >>> bool((quicken(trees, 2)(x[:3]) == trees.predict(x[:3])).all())
+    >>> bool((quicken(trees)(x[:3]) == trees.predict(x[:3])).all())
     True
     """
     predict: Callable[[Array], Array] = regressor.predict
@@ -358,38 +412,32 @@ def quicken(regressor: Any, n_features: int) -> Callable[[Array], Array]:
             return float(np.cumsum(np.append(baseline, value[place]))[-1])
 
         limits = threshold[np.isfinite(threshold)]
-        rows = np.random.default_rng(0).choice(limits, size=(16, n_features))
+        rows = np.random.default_rng(0).choice(limits, size=(16, regressor.n_features_in_))
         same = np.array_equal([walk(row) for row in rows], predict(rows))
     except (AttributeError, IndexError, KeyError, TypeError, ValueError):  # another version of scikit-learn
         return predict
-    return (
-        (lambda X: np.array([walk(x) for x in X]) if len(X) <= FEW_ROWS else predict(X)) if same else predict
-    )
+    if not same:
+        return predict
+
+    def quick(X: Array) -> Array:
+        # Where a missing value goes is written in the trees elsewhere.
+        if len(X) > FEW_ROWS or np.isnan(X).any():
+            return predict(X)
+        return np.array([walk(x) for x in X])
+
+    return quick
 
 
-def _input_names(given: Any, model: Any, X: Any) -> tuple[str, ...]:
-    found = given
-    if found is None:
-        found = getattr(model, "feature_names_in_", getattr(X, "columns", None))
-    if found is None:
-        found = [f"x{j}" for j in range(model.n_features_in_)]
-    return _check_names(found, model.n_features_in_, "feature_names", "input")
-
-
-def _output_names(given: Any, y: Any, count: int) -> tuple[str, ...]:
+def _name_outputs(given: Any, y: Any, count: int) -> tuple[str, ...]:
     found = given
     if found is None and count == 1:
         found = [getattr(y, "name", None) or "y"]
     elif found is None:
         found = getattr(y, "columns", [f"y{j}" for j in range(count)])
-    return _check_names(found, count, "target_names", "output")
-
-
-def _check_names(found: Any, count: int, name: str, what: str) -> tuple[str, ...]:
     names = (found,) if isinstance(found, str) else tuple(str(each) for each in found)
     if len(names) != count:
         raise ValueError(
-            f"{name} has {len(names)} name(s), but the model has {count} {what}(s); give one name for each."
+            f"target_names has {len(names)} name(s), but the model has {count} output(s); give one for each."
         )
     return names
 

@@ -219,7 +219,7 @@ def _make_file_endpoint(content: bytes, kind: str) -> Callable[[Request], Respon
 def _add_questions(app: FastAPI, answers: Answers) -> None:
     workers, about = Workers(), answers.describe()
     example = [each["start"] for each in about["inputs"]]
-    types = schemas.make_schemas(len(example), example, answers.largest_input, answers.is_vector)
+    types = schemas.make_schemas(answers.inputs.each, example, answers.largest_input, answers.is_vector)
 
     def post(path: str, asked: Any, given: Any, answer: Callable[[Any], Any], summary: str) -> None:
         async def endpoint(request: Any) -> Response:
@@ -237,28 +237,28 @@ def _add_questions(app: FastAPI, answers: Answers) -> None:
                 f"{len(r.x)} rows x {r.n_samples} samples exceed the limit of {schemas.MOST_DRAWS} draws "
                 "per request."
             )
-        return answers.sample(_array(r.x), r.n_samples, r.random_state)
+        return answers.sample(answers.read(r.x), r.n_samples, r.random_state)
 
     post("/sample", types.sample, types.drawn, sample, "Draws of y at rows x: (n_samples, rows[, outputs])")
     post(
         "/quantiles",
         types.quantiles,
         types.levels,
-        lambda r: answers.quantiles(_array(r.x), _array(r.q)),
+        lambda r: answers.quantiles(answers.read(r.x), np.array(r.q)),
         "Quantiles of y at rows x: (levels, rows[, outputs])",
     )
     post(
         "/api/distribution",
         types.distribution,
         schemas.Distribution,
-        lambda r: answers.distribution(_array(r.x), r.k, r.shifted),
+        lambda r: answers.distribution(answers.read([r.x])[0], r.k, r.shifted),
         "The distribution of y at one input, and the observed rows near it",
     )
     post(
         "/api/sweep",
         types.sweep,
         schemas.Sweep,
-        lambda r: answers.sweep(_array(r.x), r.input),
+        lambda r: answers.sweep(answers.read([r.x])[0], r.input),
         "Mean and quantiles of y along one input",
     )
     post(
@@ -274,10 +274,6 @@ def _add_questions(app: FastAPI, answers: Answers) -> None:
         response_model=schemas.About,
         summary="Names and ranges of inputs and outputs",
     )
-
-
-def _array(values: list[Any]) -> Any:
-    return np.array(values, dtype=np.float64)
 
 
 def _json(answer: Any) -> Response:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, final
+from typing import TYPE_CHECKING, Annotated, Any, Literal, final
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model
+from pydantic_core import PydanticCustomError
+
+if TYPE_CHECKING:
+    from localw2.judging.inputs import Input
 
 MOST_ROWS, MOST_SAMPLES, MOST_DRAWS, MOST_LEVELS = 500, 10_000, 100_000, 50
 LARGEST_SEED = 2**32 - 1
+LISTED = 8  # categories that a message lists
+FIRST_YEAR, LAST_YEAR = 1700, 2261  # what pandas can hold in nanoseconds
+_DATE = r"^\d{4}-\d{2}-\d{2}(T\d{2}:\d{2}(:\d{2})?)?$"
+Cell = float | str | None  # a value of a table: a number, a category or an ISO date, or null where missing
 
 
 class Strict(BaseModel):
@@ -62,14 +71,17 @@ class Distribution(BaseModel):
 class SweptRows(BaseModel):
     """Observed rows that are close to a sweep in its other inputs."""
 
-    x: list[float]
+    x: list[Cell]
     y: list[list[float]]
 
 
 class Sweep(BaseModel):
-    """``mean`` (outputs, points) and ``quantiles`` (outputs, levels, points) along one input."""
+    """``mean`` (outputs, points) and ``quantiles`` (outputs, levels, points) along one input.
 
-    x: list[float]
+    Along a categorical input, the points are its categories, at most the most frequent ones.
+    """
+
+    x: list[Cell]
     levels: list[float]
     mean: list[list[float]]
     quantiles: list[list[list[float]]]
@@ -87,7 +99,7 @@ class Tested(BaseModel):
     trained_on: float | None
     n_rows: int
     ball: int
-    centers: list[list[float]]
+    centers: list[list[Cell]]
     z: list[float]
     rejected: list[bool]
     limit: float | None
@@ -113,14 +125,28 @@ class Curve(BaseModel):
     problem: str
 
 
-class Input(BaseModel):
-    """An input and its slider."""
+class Column(BaseModel):
+    """An input of the model, a column of its table.
+
+    A number and a date have a slider from ``low`` to ``high`` in steps (of days), a category a chooser among
+    ``values``; ``missing`` says whether it may be missing (null), as it was in rows of the fit.
+    """
 
     name: str
-    low: float
-    high: float
-    start: float
-    step: float
+    kind: Literal["number", "category", "date"]
+    start: Cell
+    missing: bool
+    low: float | str | None = None
+    high: float | str | None = None
+    step: float | None = None
+    values: list[str] | None = None
+
+
+class LeftOut(BaseModel):
+    """A column of the table that the model does not use, and why."""
+
+    name: str
+    reason: str
 
 
 class Output(BaseModel):
@@ -139,7 +165,8 @@ class About(BaseModel):
     """
 
     model: str
-    inputs: list[Input]
+    inputs: list[Column]
+    left_out: list[LeftOut]
     outputs: list[Output]
     n_rows: int
     k: int
@@ -162,25 +189,27 @@ class Schemas:
     levels: Any
 
 
-def make_schemas(n_features: int, example: list[float], largest: float, is_vector: bool) -> Schemas:
-    """The types for a model with ``n_features`` inputs, each at most ``largest`` in absolute value.
+def make_schemas(inputs: Sequence[Input], example: list[Cell], largest: float, is_vector: bool) -> Schemas:
+    """The types for a model with these inputs, whose numbers are at most ``largest`` in absolute value.
 
-    >>> types = make_schemas(2, [0.0, 1.0], 1e30, is_vector=True)
-    >>> types.sample(x=[[1.0, 2.0]]).n_samples
+    >>> from localw2.judging.inputs import Input
+    >>> types = make_schemas([Input("site", "category", ("east", "west"))], ["east"], 1e30, is_vector=True)
+    >>> types.sample(x=[["west"]]).n_samples
     1
-    >>> types.sample(x=[[1.0]])
+    >>> types.sample(x=[["north"]])
     Traceback (most recent call last):
     ...
     pydantic_core._pydantic_core.ValidationError: 1 validation error for SampleRequest
-    ...
+    x.0.0
+      site has no such category; choose one of 'east', 'west' ...
     """
-    number = Annotated[float, Field(ge=-largest, le=largest, allow_inf_nan=False)]
-    row = Annotated[list[number], Field(min_length=n_features, max_length=n_features)]
-    rows = Annotated[
-        list[row],
+    row = _make_row(inputs, largest)
+    rows: Any = Annotated[
+        list[row],  # type: ignore[valid-type]  # made at run time
         Field(min_length=1, max_length=MOST_ROWS, examples=[[example]], description="rows of inputs"),
     ]
-    one = Annotated[row, Field(examples=[example], description="one value per input")]
+    described = Field(examples=[example], description="one value per input")
+    one: Any = Annotated[row, described]
     count = Annotated[
         int,
         Field(
@@ -206,7 +235,7 @@ def make_schemas(n_features: int, example: list[float], largest: float, is_vecto
     ]
     column = Annotated[
         int,
-        Field(ge=0, le=n_features - 1, examples=[0], description="the number of the input, counted from 0"),
+        Field(ge=0, le=len(inputs) - 1, examples=[0], description="the number of the input, counted from 0"),
     ]
     values: Any = list[list[float]] if is_vector else list[list[list[float]]]
     make: Any = create_model
@@ -226,4 +255,54 @@ def make_schemas(n_features: int, example: list[float], largest: float, is_vecto
         test=make("TestRequest", __base__=Strict),
         drawn=make("Samples", __base__=BaseModel, y=(values, ...)),
         levels=make("Quantiles", __base__=BaseModel, quantiles=(values, ...)),
+    )
+
+
+def _make_row(inputs: Sequence[Input], largest: float) -> Any:
+    """The type of one row: numbers alone, or a value of its own kind for every input."""
+    if all(each.kind == "number" and not each.gaps for each in inputs):
+        number = Annotated[float, Field(ge=-largest, le=largest, allow_inf_nan=False)]
+        return Annotated[list[number], Field(min_length=len(inputs), max_length=len(inputs))]
+    cells = tuple(_make_cell(each, largest) for each in inputs)
+    # JSON has no tuples: a list is accepted in place of one, but every value stays strict.
+    return Annotated[tuple[cells], Field(strict=False)]  # type: ignore[valid-type]  # made at run time
+
+
+def _make_cell(each: Input, largest: float) -> Any:
+    """The type of a value of an input; null only if values were missing during fitting."""
+    cell: Any
+    if each.kind == "category":
+        check = AfterValidator(lambda value: _check_category(each, value))
+        cell = Annotated[str, check, Field(json_schema_extra={"enum": list(each.categories)})]
+    elif each.kind == "date":
+        check = AfterValidator(lambda value: _check_date(each, value))
+        cell = Annotated[str, Field(pattern=_DATE), check]
+    else:
+        cell = Annotated[float, Field(ge=-largest, le=largest, allow_inf_nan=False)]
+    return cell | None if each.gaps else cell
+
+
+def _check_category(each: Input, value: str) -> str:
+    if value in each.categories:
+        return value
+    known = ", ".join(map(repr, each.categories[:LISTED]))
+    more = len(each.categories) - LISTED
+    raise PydanticCustomError(
+        "category",
+        "{name} has no such category; choose one of {known}",
+        {"name": each.name, "known": f"{known} and {more} more" if more > 0 else known},
+    )
+
+
+def _check_date(each: Input, value: str) -> str:
+    try:
+        known = FIRST_YEAR <= int(value[:4]) <= LAST_YEAR and each.from_plain(value) is not None
+    except ValueError:  # such as the 30th of February
+        known = False
+    if known:
+        return value
+    raise PydanticCustomError(
+        "date",
+        "{name} is no date between the years {first} and {last}; write it as 2020-01-31 or 2020-01-31T12:00",
+        {"name": each.name, "first": FIRST_YEAR, "last": LAST_YEAR},
     )

@@ -29,7 +29,7 @@ def report_html(model: Any, X: Any, y: Any, **options: Any) -> str:
 
     Options: ``feature_names`` and ``target_names``, or ``state_names`` for a ``LocalW2ODE``; ``settings`` (a
     dictionary) and ``source`` (a file name, a command), which are shown as they are; ``n_samples`` draws per
-    row (400) or trajectory (200); ``random_state`` (0).
+    row or trajectory (200); ``random_state`` (0). The scores are those of ``localw2 evaluate``.
     """
     if hasattr(model, "sample_field"):
         from localw2.apps.report.trajectories import report_trajectories

@@ -6,18 +6,26 @@ import io
 import re
 from collections.abc import Sequence
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from localw2._validation import Array
-from localw2.judging.diagnosis.plots import INK
+from localw2.judging.diagnosis.plots import INK, as_axis, group_categories, label_categories
+from localw2.judging.inputs import is_whole
 from localw2.plots import DATA, MODEL, TRUTH, trajectories
+
+if TYPE_CHECKING:
+    from localw2.judging.inputs import Input
+
+LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
+MOST_CATEGORIES = 10  # with a place of their own in a picture
 
 _SHOWN = 300  # rows of a picture; more would hide each other and enlarge the file
 _PLACES = (0.05, 0.25, 0.5, 0.75, 0.95)  # quantiles of the predicted mean where distributions are shown
 _LOCAL_ROWS = 40  # observed rows that represent the distribution at a place
 _LINES = 60  # observed trajectories in a picture
+_BINS = 10  # groups of rows along a number
 
 
 def new_figure(width: float, height: float, rows: int = 1, columns: int = 1) -> tuple[Any, Any]:
@@ -78,6 +86,94 @@ def draw_predictions(y: Array, mean: Array, lower: Array, upper: Array, name: st
     ax.set(xlabel=_count_rows(len(chosen), len(y)), ylabel=name)
     ax.legend(frameon=False, fontsize=9, ncols=2)
     return _plain(figure)
+
+
+def draw_column(
+    each: Input, rows: tuple[Array, Array, Array], curve: tuple[Array, Array, Array], name: str
+) -> Any:
+    """Two panels about one column: observed and drawn values by group of rows, and the model along it.
+
+    ``rows`` are the column (N,), y (N,) and draws (S, N); ``curve`` are values of the column (G,), the mean
+    (G,) and quantiles (5, G) there.
+    """
+    figure, axes = new_figure(7.5, 3.1, 1, 2)
+    left, right = axes[0]
+    left.sharey(right)
+    figure.get_layout_engine().set(wspace=0.05)  # otherwise the dates of the panels touch each other
+    column, y, draws = rows
+    grid, mean, quantiles = curve
+    if each.kind == "category":
+        groups, words = group_categories(each, column, MOST_CATEGORIES)
+        label_categories(left, words)
+        for i, group in enumerate(groups):
+            _draw_strip(left, i - 0.2, np.quantile(draws[:, group], LEVELS), MODEL, "" if i else "draws")
+            _draw_strip(left, i + 0.2, np.quantile(y[group], LEVELS), INK, "" if i else "observed")
+        label_categories(right, [each.show(value) for value in grid])
+        for i in range(len(grid)):
+            _draw_strip(right, i, quantiles[:, i], MODEL, "")
+        right.plot(np.arange(len(grid)), mean, "D", ms=4, color=MODEL, label="mean")
+    else:
+        groups = _bin_rows(column)
+        at = as_axis(each, np.array([np.median(column[group]) for group in groups]))
+        drawn = np.array([np.quantile(draws[:, group], LEVELS) for group in groups]).T
+        seen = np.array([np.quantile(y[group], LEVELS) for group in groups]).T
+        _draw_bands(left, at, drawn, "draws")
+        left.plot(at, drawn[2], color=MODEL, lw=1.5)
+        for level, style in ((0, "_"), (1, "."), (2, "o"), (3, "."), (4, "_")):
+            label = "observed, 5 to 95 %" if level == 2 else None
+            left.plot(at, seen[level], style, ms=5, color=INK, label=label)
+        _draw_bands(right, as_axis(each, grid), quantiles, "50 and 90 % intervals")
+        right.plot(as_axis(each, grid), mean, color=MODEL, lw=1.5, label="mean")
+        for ax in (left, right):
+            _mark_whole(ax, each, column)
+    left.set_title("All rows, by group", fontsize=10)
+    right.set_title("Other columns at typical values", fontsize=10)
+    left.set(xlabel=each.name, ylabel=name)
+    right.set(xlabel=each.name)
+    right.tick_params(labelleft=False)
+    low, high = right.get_ylim()
+    right.set_ylim(low, high + 0.18 * (high - low))  # room for the legends above everything
+    for ax in (left, right):
+        ax.legend(frameon=False, fontsize=8, ncols=2, loc="upper left", borderaxespad=0)
+    return _plain(figure)
+
+
+def _draw_strip(ax: Any, place: float, quantiles: Array, colour: str, label: str) -> None:
+    """Five quantiles as a thin line, a thick one and a tick."""
+    low, first, median, third, high = quantiles
+    ax.vlines(place, low, high, color=colour, alpha=0.4, lw=3)
+    ax.vlines(place, first, third, color=colour, alpha=0.75, lw=8, label=label or None)
+    ax.hlines(median, place - 0.17, place + 0.17, color=colour, lw=2)
+
+
+def _draw_bands(ax: Any, place: Array, quantiles: Array, label: str) -> None:
+    ax.fill_between(place, quantiles[0], quantiles[4], color=MODEL, alpha=0.2, lw=0)
+    ax.fill_between(place, quantiles[1], quantiles[3], color=MODEL, alpha=0.3, lw=0, label=label)
+
+
+def _bin_rows(values: Array) -> list[Array]:
+    """Rows with similar values, equal ones together; rows with missing values are in no group."""
+    seen = np.flatnonzero(np.isfinite(values))
+    edges = np.unique(values[seen])
+    if len(edges) > _BINS:
+        edges = np.unique(np.quantile(values[seen], np.arange(_BINS) / _BINS))
+    label = np.searchsorted(edges, values[seen], side="right")
+    return [seen[label == i] for i in np.unique(label)]
+
+
+def _mark_whole(ax: Any, each: Input, values: Array) -> None:
+    """No ticks between whole numbers, such as years, and few enough dates that they do not touch."""
+    from matplotlib.ticker import MaxNLocator
+
+    if each.kind == "date":
+        from matplotlib import dates
+
+        locator: Any = dates.AutoDateLocator(minticks=3, maxticks=6)  # type: ignore[no-untyped-call]  # theirs
+        formatter: Any = dates.ConciseDateFormatter(locator)  # type: ignore[no-untyped-call]  # theirs
+        ax.xaxis.set_major_locator(locator)
+        ax.xaxis.set_major_formatter(formatter)
+    elif is_whole(values):
+        ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
 
 
 def draw_trajectories(

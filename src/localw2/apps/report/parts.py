@@ -14,11 +14,14 @@ import numpy as np
 
 from localw2._validation import Array
 from localw2.apps.report import figures
+from localw2.judging.inputs import show_number
 from localw2.judging.seen_rows import judge_seen
 
 if TYPE_CHECKING:
     from localw2.judging.diagnosis.diagnose import Diagnosis
+    from localw2.judging.inputs import Input
 
+FREQUENT = 4  # categories that are named
 CITATION = (
     "M. Xia, Q. Shen: A local squared Wasserstein-2 method for efficient reconstruction of models with "
     "uncertainty. arXiv:2406.06825 (2024)"
@@ -57,13 +60,15 @@ def name_columns(names: Any, count: int, letter: str, argument: str) -> list[str
     return [str(name) for name in names]
 
 
-def join_names(names: Sequence[str]) -> str:
+def join_names(names: Sequence[str], most: int = 6) -> str:
     """Names in a row; of many, only the first are spelt out.
 
     >>> join_names("abc"), join_names("abcdefgh")
     ('a, b, c', 'a, b, c, d, e and 3 more')
     """
-    return ", ".join(names) if len(names) <= 6 else f"{', '.join(names[:5])} and {len(names) - 5} more"
+    if len(names) <= most:
+        return ", ".join(names)
+    return f"{', '.join(names[: most - 1])} and {len(names) - most + 1} more"
 
 
 def warn_of_training(model: Any, x: Any, y: Any, what: str) -> str:
@@ -130,14 +135,48 @@ def trust(diagnosis: Diagnosis, outputs: Mapping[int, str]) -> list[str]:
     return found
 
 
-def columns_table(columns: Mapping[str, Array]) -> str:
-    """Quantiles, mean, SD and the number of distinct values of each column (N,)."""
-    head = ["column", "min", "5 %", "median", "95 %", "max", "mean", "SD", "distinct"]
-    lines = []
-    for name, values in columns.items():
-        numbers = [*np.quantile(values, [0, 0.05, 0.5, 0.95, 1]), values.mean(), values.std()]
-        lines.append([name, *(f"{v:.4g}" for v in numbers), str(len(np.unique(values)))])
-    return table(head, lines)
+def columns_tables(columns: Sequence[tuple[Input, Array]]) -> list[str]:
+    """A table of the columns (N,) of numbers and dates, and one of categories, with their missing values."""
+    numbers, words = [], []
+    for each, values in columns:
+        seen = values[np.isfinite(values)]
+        missing = f"{100 * (1 - len(seen) / len(values)):.1f} %" if len(seen) < len(values) else ""
+        codes, counts = np.unique(seen, return_counts=True)
+        if each.kind == "category":
+            order = np.argsort(-counts, kind="stable")[:FREQUENT]
+            shares = [f"{each.show(codes[i])} {100 * counts[i] / len(values):.0f} %" for i in order]
+            more = [f"{len(codes) - FREQUENT} more"] if len(codes) > FREQUENT else []
+            words.append([each.name, ", ".join(shares + more), str(len(codes)), missing])
+        elif len(seen):
+            level = [each.show(v) for v in np.quantile(seen, [0, 0.05, 0.5, 0.95, 1])]
+            unit = " days" if each.kind == "date" else ""
+            moments = [each.show(seen.mean()), show_number(seen.std()) + unit]
+            if each.kind == "date":
+                level, moments[0] = [day[:10] for day in level], moments[0][:10]
+            numbers.append([each.name, *level, *moments, str(len(codes)), missing])
+        else:
+            numbers.append([each.name, *[""] * 8, missing])
+    found = []
+    if numbers:
+        head = ["column", "min", "5 %", "median", "95 %", "max", "mean", "SD", "distinct", "missing"]
+        found.append(table(*_drop_empty(head, numbers)))
+    if words:
+        head = ["column", "most frequent categories", "distinct", "missing"]
+        found.append(table(*_drop_empty(head, words)))
+    return found
+
+
+def _drop_empty(head: list[str], lines: list[list[str]]) -> tuple[list[str], list[list[str]]]:
+    """Leave out the last column if it is empty: most tables have no missing values."""
+    return (head, lines) if any(line[-1] for line in lines) else (head[:-1], [line[:-1] for line in lines])
+
+
+def left_out(columns: Mapping[str, str]) -> str:
+    """Which columns of the table the model does not use, and why."""
+    if not columns:
+        return ""
+    named = ", ".join(f"{escape(name)} ({escape(reason)})" for name, reason in columns.items())
+    return f"<p>Columns that the model does not use: {named}.</p>"
 
 
 def model_parts(model: Any, settings: Mapping[str, Any] | None) -> list[str]:
@@ -158,6 +197,8 @@ def model_parts(model: Any, settings: Mapping[str, Any] | None) -> list[str]:
     for summary in (getattr(model, "summary", None), getattr(model, "parameters_", None)):
         if summary is not None:
             parts.append(f"<pre>{escape(str(summary() if callable(summary) else summary))}</pre>")
+    weights = {member: f"{100 * weight:.0f} %" for member, weight in getattr(model, "weights_", {}).items()}
+    parts.append(settings_table("Weights of the pool", weights))
     parts.append(settings_table("Chosen by the fit", found))
     parts.append(settings_table("Parameters", rows))
     parts.append(settings_table("Settings of the run", dict(settings or {})))

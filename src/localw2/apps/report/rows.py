@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -10,32 +10,40 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from localw2._validation import Array, as_array, as_rows, check_count
+from localw2._validation import Array, as_array, check_count
 from localw2.apps.report import figures, parts
-from localw2.balls.norms import Weighted
-from localw2.estimators.tables import on_numbers
-from localw2.judging.diagnosis.diagnose import diagnose
+from localw2.apps.tables.inputs import Inputs
+from localw2.estimators.scores import DRAWS, score_rows
+from localw2.judging.inputs import Input, is_whole, show_number
+from localw2.judging.sampler import encode_rows
+from localw2.judging.seen_rows import SeenRowsWarning
 
 if TYPE_CHECKING:
-    from localw2.judging.diagnosis.diagnose import Diagnosis
+    from localw2.estimators.scores import ScoredRows
 
 _PLACE_DRAWS = 4000  # at each of the chosen inputs
+_GROUP_DRAWS = 50  # at every row, for groups of rows
+_SHOWN_COLUMNS = 4  # columns with pictures of their own
+_COARSE, _FINE = 9, 41  # points of a curve, to compare columns and to draw it
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class _Judged:
-    """Rows, what the model says of them, and the verdict; outputs are (N, d), draws (S, N, d)."""
+    """Rows as a table and as numbers x (N, p), and what the model says of them."""
 
-    X: Array
-    y: Array
-    draws: Array
-    mean: Array
-    lower: Array
-    upper: Array
-    diagnosis: Diagnosis
-    features: list[str]
+    model: Any
+    table: Any
+    inputs: Inputs
+    x: Array
+    scored: ScoredRows
     targets: list[str]
+    random_state: Any
+
+    def sample(self, table: Any, n_samples: int) -> Array:
+        """Draws (S, N, d) at the rows of a table."""
+        draws = self.model.sample(table, n_samples, random_state=self.random_state)
+        return np.asarray(draws).reshape(*draws.shape[:2], -1)
 
 
 def report_rows(
@@ -47,7 +55,7 @@ def report_rows(
     target_names: Sequence[str] | None = None,
     settings: Mapping[str, Any] | None = None,
     source: str | None = None,
-    n_samples: int = 400,
+    n_samples: int = DRAWS,
     random_state: Any = 0,
 ) -> str:
     """The report as a string: see ``localw2.apps.report.report_html``."""
@@ -57,106 +65,170 @@ def report_rows(
             f"there is no report on a {type(model).__name__}; pass a fitted LocalW2Regressor, "
             "RandomCoefficientRegressor or LocalW2ODE."
         )
-    model, X, feature_names = on_numbers(model, X, feature_names)
     if feature_names is None:
-        feature_names = getattr(X, "columns", getattr(model, "feature_names_in_", None))
+        feature_names = getattr(X, "columns", None)
     if target_names is None:
         target_names = getattr(y, "columns", [y.name] if getattr(y, "name", None) else None)
-    if hasattr(X, "columns"):
-        model.predict(X[:1])  # scikit-learn checks the names of the columns and their order
-    model = copy.copy(model)
-    vars(model).pop("feature_names_in_", None)  # scikit-learn would warn of arrays without names
     judged = _judge(model, X, y, feature_names, target_names, n_samples, random_state)
-    columns = zip([*judged.features, *judged.targets], [*judged.X.T, *judged.y.T], strict=True)
+    inputs, y = judged.inputs, judged.scored.y
+    columns = [*zip(inputs.each, judged.x.T, strict=True)]
+    columns += [(Input(name, "number"), values) for name, values in zip(judged.targets, y.T, strict=True)]
     body = [
-        parts.lead(model, f"{len(judged.X)} rows", source),
-        parts.warn_of_training(model, judged.X, y, "rows"),
-        parts.verdict(judged.diagnosis),
+        parts.lead(model, f"{len(y)} rows", source),
+        parts.warn_of_training(model, encode_rows(judged.model, judged.table), y, "rows"),
+        parts.verdict(judged.scored.diagnosis),
         parts.number_outputs(judged.targets),
         _tiles(judged),
         "<h2>Predictions and observations</h2>",
         *_predictions(judged),
-        "<h2>Distributions at selected inputs</h2>",
-        *_distributions(judged, model, random_state),
+        "<h2>Column by column</h2>",
+        *_columns(judged),
+        "<h2>Distributions at selected rows</h2>",
+        *_distributions(judged),
         "<h2>Can it be trusted?</h2>",
-        *parts.trust(judged.diagnosis, dict(enumerate(judged.targets))),
+        *parts.trust(judged.scored.diagnosis, dict(enumerate(judged.targets))),
         parts.figure(
-            figures.draw_ball_sizes(judged.diagnosis.ball_sizes, judged.diagnosis.delta),
+            figures.draw_ball_sizes(judged.scored.diagnosis.ball_sizes, judged.scored.diagnosis.delta),
             "balls",
             "Number of rows close to each row",
         ),
         "<h2>Data</h2>",
-        parts.columns_table(dict(columns)),
+        *parts.columns_tables(columns),
+        parts.left_out(inputs.left_out),
         "<h2>Model</h2>",
         *parts.model_parts(model, settings),
         "<h2>Citation and reproduction</h2>",
         parts.reproduce(source),
     ]
-    return parts.page(f"{', '.join(judged.targets)} given {parts.join_names(judged.features)}", body)
+    return parts.page(f"{', '.join(judged.targets)} given {parts.join_names(inputs.names)}", body)
 
 
 def _judge(
     model: Any, X: Any, y: Any, features: Any, targets: Any, n_samples: int, random_state: Any
 ) -> _Judged:
-    rows, outputs = as_rows(X).astype(np.float64), as_array(y, "y").astype(np.float64)
-    outputs = outputs.reshape(len(outputs), -1)
-    features = parts.name_columns(features, rows.shape[1], "x", "feature_names")
-    targets = parts.name_columns(targets, outputs.shape[1], "y", "target_names")
-    draws = model.sample(rows, n_samples, random_state=random_state)
-    mean = model.predict(rows).reshape(outputs.shape)
-    lower, upper = (end.reshape(outputs.shape) for end in model.predict_interval(rows, 0.9))
-    diagnosis = diagnose(rows, y, draws, names=features, random_state=random_state)
-    draws = draws.reshape(n_samples, *outputs.shape)
-    return _Judged(rows, outputs, draws, mean, lower, upper, diagnosis, features, targets)
+    inputs = Inputs(model, features)
+    x = inputs.encode(X)
+    outputs = as_array(y, "y")
+    targets = parts.name_columns(targets, outputs[0].size, "y", "target_names")
+    table: Any = X
+    if not hasattr(X, "columns") or not hasattr(model, "feature_names_in_"):
+        model, table = inputs.model, inputs.decode(x)  # scikit-learn would warn of arrays without names
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SeenRowsWarning)  # the page says it
+        scored = score_rows(model, table, outputs, inputs.table_names, n_samples, random_state)
+    return _Judged(model, table, inputs, x, scored, targets, random_state)
 
 
 def _tiles(judged: _Judged) -> str:
-    """The numbers that people ask for first, output by output."""
-    error = np.sqrt(((judged.y - judged.mean) ** 2).mean(0))
-    inside = ((judged.y >= judged.lower) & (judged.y <= judged.upper)).mean(0)
-    width = (judged.upper - judged.lower).mean(0)
+    """The numbers that people ask for first, output by output; ``localw2 evaluate`` prints the same ones."""
     items = []
-    for k, name in enumerate(judged.targets):
+    for name, score in judged.scored.list_scores(judged.targets).items():
         of = f" of {escape(name)}" if len(judged.targets) > 1 else ""
         items += [
-            (f"{error[k]:.4g}", f"root mean squared error{of}"),
-            (f"{judged.diagnosis.crps[k]:.4g}", f"CRPS{of} (lower is better)"),
-            (f"{100 * inside[k]:.1f} %", f"of rows inside their 90 % interval{of}"),
-            (f"{width[k]:.4g}", f"mean width of the 90 % intervals{of}"),
+            (f"{score['rmse']:.4g}", f"root mean squared error{of}"),
+            (f"{score['crps']:.4g}", f"CRPS{of} (lower is better)"),
+            (f"{100 * score['coverage']:.1f} %", f"of rows inside their 90 % interval{of}"),
+            (f"{score['width']:.4g}", f"mean width of the 90 % intervals{of}"),
         ]
-    items.append(parts.describe_skill(judged.diagnosis, "the inputs"))
+    items.append(parts.describe_skill(judged.scored.diagnosis, "the inputs"))
     return parts.tiles(items)
 
 
 def _predictions(judged: _Judged) -> list[str]:
-    found = []
+    found, rows = [], judged.scored
     for k, name in enumerate(judged.targets):
-        columns = (judged.y[:, k], judged.mean[:, k], judged.lower[:, k], judged.upper[:, k])
-        picture = figures.draw_predictions(*columns, name)
+        picture = figures.draw_predictions(
+            rows.y[:, k], rows.mean[:, k], rows.lower[:, k], rows.upper[:, k], name
+        )
         found.append(parts.figure(picture, f"rows{k}", f"Observed {name}, predicted means and intervals"))
     return found
 
 
-def _distributions(judged: _Judged, model: Any, random_state: Any) -> list[str]:
-    norm = getattr(model, "norm_", None) or Weighted.standardised(judged.X)
-    embedded = norm.embed(judged.X - judged.X.mean(0))
-    chosen, near = figures.choose_places(judged.mean[:, 0], embedded)
-    draws = model.sample(judged.X[chosen], _PLACE_DRAWS, random_state=random_state)
-    draws = draws.reshape(_PLACE_DRAWS, len(chosen), -1)
-    head = ["", *judged.features, *(f"mean of {name}" for name in judged.targets)]
-    letters = "ABCDEFGH"
-    lines = [
-        [letters[i], *(f"{v:.4g}" for v in judged.X[row]), *(f"{v:.4g}" for v in judged.mean[row])]
-        for i, row in enumerate(chosen)
+def _columns(judged: _Judged) -> list[str]:
+    """Pictures of the columns along which the predictions change most, the others at typical values."""
+    inputs, x = judged.inputs, judged.x
+    typical = inputs.find_typical(x)
+    scale = judged.scored.y.std(0)
+    scale = np.where(scale > 0, scale, 1.0)
+    grids = [_choose_grid(judged, j, _COARSE) for j in range(len(inputs))]
+    means = _split(np.asarray(inputs.model.predict(_hold(judged, typical, dict(enumerate(grids))))), grids)
+    changes = [float((np.ptp(mean, axis=0) / scale).max()) for mean in means]
+    chosen = [int(j) for j in np.argsort(-np.array(changes), kind="stable")[:_SHOWN_COLUMNS]]
+    grids = [_choose_grid(judged, j, _FINE) for j in chosen]
+    places = _hold(judged, typical, dict(zip(chosen, grids, strict=True)))
+    means = _split(np.asarray(inputs.model.predict(places)), grids)
+    quantiles = _split(np.moveaxis(inputs.model.predict_quantiles(places, figures.LEVELS), 0, -1), grids)
+    draws = judged.sample(judged.table, _GROUP_DRAWS)
+    values = [f"{each.name} = {each.show(v)}" for each, v in zip(inputs.each, typical, strict=True)]
+    found = [
+        f"<p>Left: observed and drawn values in groups of rows. Right: what the model says if only this "
+        f"column changes and the others have typical values: {escape(parts.join_names(values, 12))}.</p>"
     ]
+    if len(chosen) < len(inputs):
+        found.append(
+            f'<p class="soft">Shown are the {len(chosen)} columns along which the mean changes most.</p>'
+        )
+    for i, j in enumerate(chosen):
+        each = inputs.each[j]
+        for k, name in enumerate(judged.targets):
+            levels = quantiles[i].reshape(len(grids[i]), -1, len(figures.LEVELS))[:, k].T
+            groups = (x[:, j], judged.scored.y[:, k], draws[..., k])
+            picture = figures.draw_column(each, groups, (grids[i], means[i][:, k], levels), name)
+            found.append(parts.figure(picture, f"column{j}of{k}", f"{name} by {each.name}"))
+    return found
+
+
+def _choose_grid(judged: _Judged, j: int, points: int) -> Array:
+    """Values of a column from its lowest to its highest, or its most frequent categories."""
+    column, each = judged.x[:, j], judged.inputs.each[j]
+    seen = column[np.isfinite(column)]
+    if len(seen) == 0:
+        return np.full(1, np.nan)
+    if each.kind == "category":
+        codes, counts = np.unique(seen, return_counts=True)
+        codes = np.sort(codes[np.argsort(-counts, kind="stable")[: figures.MOST_CATEGORIES]])
+        return np.append(codes, [np.nan] if len(seen) < len(column) else [])
+    grid = np.linspace(seen.min(), seen.max(), points)
+    return np.unique(np.round(grid) if is_whole(seen) else grid)
+
+
+def _hold(judged: _Judged, typical: Array, grids: Mapping[int, Array]) -> Any:
+    """A table in which one column after the other takes the values of its grid, the others typical ones."""
+    rows = []
+    for j, grid in grids.items():
+        places = np.repeat(typical[None], len(grid), axis=0)
+        places[:, j] = grid
+        rows.append(places)
+    return judged.inputs.decode(np.concatenate(rows))
+
+
+def _split(values: Array, grids: Sequence[Array]) -> list[Array]:
+    """Values of stacked grids (sum of G, ...), grid by grid, (G, d) each."""
+    ends = np.cumsum([len(grid) for grid in grids])[:-1]
+    return [part.reshape(len(part), -1) for part in np.split(values, ends)]
+
+
+def _distributions(judged: _Judged) -> list[str]:
+    inputs, x, scored = judged.inputs, judged.x, judged.scored
+    chosen, near = figures.choose_places(
+        scored.mean[:, 0], inputs.choose_norm(x).embed(inputs.embed(x) - inputs.embed(x).mean(0))
+    )
+    draws = inputs.model.sample(inputs.decode(x[chosen]), _PLACE_DRAWS, random_state=judged.random_state)
+    draws = draws.reshape(_PLACE_DRAWS, len(chosen), -1)
+    head = ["", *inputs.names, *(f"mean of {name}" for name in judged.targets)]
+    letters = "ABCDEFGH"
+    lines = []
+    for letter, row in zip(letters, chosen, strict=False):
+        cells = [each.show(v) for each, v in zip(inputs.each, x[row], strict=True)]
+        lines.append([letter, *cells, *map(show_number, scored.mean[row])])
     found = [
         f"<p>The model's draws at {len(chosen)} rows, from a low to a high predicted mean. Outline and ticks "
         f"show the {near.shape[1]} observed rows nearest to each. Since these rows have other inputs, their "
         "values are shifted by the difference between the predicted means.</p>"
     ]
     for k, name in enumerate(judged.targets):
-        titles = [f"{letters[i]}: mean {judged.mean[row, k]:.4g}" for i, row in enumerate(chosen)]
-        shifted = judged.y[near, k] - judged.mean[near, k] + judged.mean[chosen, k][:, None]
+        titles = [f"{letters[i]}: mean {show_number(scored.mean[row, k])}" for i, row in enumerate(chosen)]
+        shifted = scored.y[near, k] - scored.mean[near, k] + scored.mean[chosen, k][:, None]
         picture = figures.draw_distributions(draws[..., k].T, shifted, titles, name)
         found.append(parts.figure(picture, f"laws{k}", f"Draws of {name} at {len(chosen)} inputs"))
     return [*found, parts.table(head, lines)]

@@ -12,6 +12,7 @@ import numpy as np
 from localw2._validation import Array, as_array, check_count
 from localw2.apps.report import figures, parts
 from localw2.judging.diagnosis.diagnose import diagnose
+from localw2.judging.inputs import Input
 
 if TYPE_CHECKING:
     from localw2.judging.diagnosis.diagnose import Diagnosis
@@ -262,4 +263,4 @@ def _data(seen: _Judged) -> str:
         f"initial {name}": np.array([path.start[k] for path in seen.paths])
         for k, name in enumerate(seen.states)
     }
-    return parts.columns_table(columns)
+    return parts.columns_tables([(Input(name, "number"), values) for name, values in columns.items()])[0]

@@ -17,14 +17,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, final
+from typing import IO, TYPE_CHECKING, Any, final
 
 import numpy as np
 import pandas as pd
 
-from localw2._validation import Array
 from localw2._wording import suggest, to_plain
 from localw2.storage.atomic import open_replacement
+
+if TYPE_CHECKING:  # a table is read, and its first line printed, before torch is imported
+    from localw2._validation import Array
 
 FORMATS = (".csv", ".tsv", ".parquet", ".json")
 # Cells with no value, in any case; pandas has further ones, such as #N/A.
@@ -72,26 +74,34 @@ class Table:
     def features(self, names: Sequence[str], numeric: bool = False) -> Any:
         """These columns as a frame with text and missing values, checked for mistakes in numeric columns.
 
-        Infinite numbers are refused, and so is a text column in which more than half of the cells are
-        numbers: treated as categorical, a numeric column with a typo would be useless. With ``numeric``,
-        every text is refused.
+        Infinite numbers are refused, and so are numbers with commas that could be decimal commas. Another
+        text among numbers makes its column categorical, with a warning, or with ``numeric`` is refused.
         """
         for name, column in self.select(names).items():
             cells = column.dropna()
             if getattr(cells.dtype, "kind", "O") in "iufb":
                 wrong, reason = cells[np.isinf(cells.to_numpy(np.float64))], "infinite"
             elif numeric or _is_mostly_numeric(cells):
-                wrong, reason = cells[[not is_number(cell) for cell in cells]], "not a number"
+                good = [is_number(cell) or isinstance(cell, bool) for cell in cells]
+                wrong, reason = cells[~np.array(good, dtype=bool)], "not a number"
             else:
                 continue
-            if len(wrong):
-                cell, row = str(wrong.iloc[0])[:60], wrong.index[0] + 1
+            if not len(wrong):
+                continue
+            cell, row = str(wrong.iloc[0])[:60], wrong.index[0] + 1
+            commas = all(is_number(str(cell).replace(",", "")) for cell in wrong)
+            if numeric or commas or reason == "infinite":
                 claim = "must be numeric" if numeric else "is mostly numeric"
                 hint = " If its comma is a decimal comma, add --decimal comma." if "," in cell else ""
                 raise ValueError(
                     f"column {name!r} of {self.source} {claim}, but {cell!r} in row {row} is {reason}.{hint} "
                     "Correct the cell or leave the column out."
                 )
+            warnings.warn(
+                f"column {name!r} of {self.source} is read as categorical, because {cell!r} in row {row} is "
+                "not a number. If that is a typing error, correct the cell.",
+                stacklevel=2,
+            )
         return self.frame[list(names)]
 
     def numbers(self, names: Sequence[str], missing: bool = False) -> Array:
@@ -175,7 +185,18 @@ def read_table(path: str | os.PathLike[str], decimal: str = "auto", text: Sequen
         raise ValueError(f"{source} has more than one column named {', '.join(repeated)}; rename them.")
     if frame.empty:
         raise ValueError(f"{source} has a header but no rows; at least one row is needed.")
-    return Table(frame.set_axis(names, axis=1), source, sha256)
+    return Table(_keep_whole(frame.set_axis(names, axis=1)), source, sha256)
+
+
+def _keep_whole(frame: Any) -> Any:
+    """The frame with whole numbers kept whole where some are missing: a year is written 2021, not 2021.0."""
+    for place in range(frame.shape[1]):
+        column = frame.iloc[:, place]
+        if column.dtype == np.float64 and column.hasnans:
+            known = column.dropna()
+            if len(known) and (known % 1 == 0).all() and known.abs().max() < 2**53:
+                frame.isetitem(place, column.astype("Int64"))
+    return frame
 
 
 def _read_csv(lines: IO[str], decimal: str, text: Sequence[str]) -> Any:
@@ -309,7 +330,9 @@ def write_table(path: str | os.PathLike[str], columns: Mapping[str, Any]) -> Non
         if ending == ".parquet":
             frame.to_parquet(file, engine="pyarrow", index=False)
         elif ending == ".json":
-            file.write(json.dumps(to_plain(frame.to_dict("list"))) + "\n")
+            file.write(
+                json.dumps(to_plain(frame.astype(object).where(frame.notna(), None).to_dict("list"))) + "\n"
+            )
         else:
             frame.to_csv(file, **style)
 

@@ -106,7 +106,7 @@ class RandomCoefficientRegressor(Judged, stored_values.Storable, RegressorMixin,
         settings.check_range(x, "X")
         settings.check_range(y[:, None], "y")
         _check_units(x, y)
-        warn_if_unidentified(x, ["intercept", *columns.encoded_names()], self.covariance == "full")
+        warn_if_unidentified(x, ["intercept", *columns.used_names], self.covariance == "full")
         rng = np.random.default_rng(seed_from(self.random_state))
         (law,) = self._estimate(x, [y], [seed_from(rng)])
         errors = self._bootstrap(x, law, rng) if self.n_bootstrap else None
@@ -193,7 +193,7 @@ class RandomCoefficientRegressor(Judged, stored_values.Storable, RegressorMixin,
             estimator = cls()
             estimator.set_params(**stored_values.restore_parameters(plain["parameters"]))
             p = stored_values.whole_number(plain["n_features"])
-            columns = Columns.from_stored(None, p, plain["feature_names"], None)
+            columns = Columns.from_stored(None, p, plain["feature_names"])
             seen = stored_values.restore_seen(plain.get("seen_rows"), stored.tensors)
             known = set(stored.tensors) - {"seen_rows"}
             if known not in ({*_LAW}, {*_LAW, *_ERRORS}):

@@ -12,7 +12,6 @@ from localw2.balls.norms import Euclidean, Norm, Weighted
 from localw2.balls.selection import DeltaSelection, select_delta
 
 if TYPE_CHECKING:
-    from localw2.estimators.regression.mean import CrossFit
     from localw2.training.config import FitConfig
 
 # Rows, ball by ball, in a step and in an epoch of many rows: many small steps learn more than few large ones
@@ -41,8 +40,13 @@ class ChosenBalls:
         return Neighborhoods.of(rows, self.balls, self.norm)
 
 
-def choose_balls(x: Array, y: Array, fitted: CrossFit, delta: Any, norm: Any, debiased: bool) -> ChosenBalls:
-    """The balls of the loss: as given, or by ``select_delta`` on the out-of-fold residuals."""
+def choose_balls(
+    x: Array, y: Array, center: Array, delta: Any, norm: Any, debiased: bool, relevance: Array | None
+) -> ChosenBalls:
+    """The balls of the loss: as given, or by ``select_delta`` on the residuals from a mean ``center`` (N, d).
+
+    ``relevance`` (p,) says how much each column moves the mean, if that is known.
+    """
     if not isinstance(delta, str):
         plain = (
             (Weighted.standardised(x), "standardised")
@@ -58,12 +62,15 @@ def choose_balls(x: Array, y: Array, fitted: CrossFit, delta: Any, norm: Any, de
         x,
         y,
         norm,
-        center=fitted.out_of_fold,
-        relevance=fitted.relevance,
+        center=center,
+        relevance=relevance,
         debiased=debiased,
         adaptive=True,
     )
-    return ChosenBalls(selection.balls, selection.norm, selection.chosen.norm_name, selection)
+    balls, its_norm = selection.balls, selection.norm
+    assert its_norm is not None
+    assert not isinstance(balls, Neighborhoods)
+    return ChosenBalls(balls, its_norm, selection.chosen.norm_name, selection)
 
 
 @final

@@ -18,18 +18,25 @@ import numpy as np
 from sklearn.utils.parallel import Parallel, delayed
 
 from localw2._validation import Array
-from localw2.balls.norms import Norm
+from localw2.estimators.regression.ball_law import BallLaw
 from localw2.estimators.regression.law import ConditionalLaw
 from localw2.estimators.regression.mean import cross_fit
+from localw2.estimators.regression.network import Network
+from localw2.estimators.regression.outcomes import Rounding
+from localw2.estimators.regression.pooling import mean_score, pool_weights
 from localw2.estimators.settings import draw_seed, name_part
 from localw2.judging.conformal import Calibration
 
 if TYPE_CHECKING:
     import torch
 
-    from localw2.estimators.regression.network import Network, TrainedNetwork
+    from localw2.estimators.regression.ball_law import BallMember
+    from localw2.estimators.regression.mean import CrossFit, FoldedMean
+    from localw2.estimators.regression.member import Member
+    from localw2.estimators.regression.network import TrainedNetwork
     from localw2.estimators.regression.outcomes import Outcomes
     from localw2.estimators.tables import Columns
+    from localw2.training.config import FitConfig
 
 SPLIT_FROM = 2000  # rows: a fifth of them determines 90 % to within 1.5 %, and the fit can spare them
 HELD_OUT = 0.2
@@ -37,6 +44,10 @@ MOST_HELD_OUT = 5000  # 90 % coverage is then accurate to .4 %; more rows serve 
 MANY = 500  # rows from which on a part is a fifth of them; with fewer rows a fit would miss so many
 N_PARTS = (10, 5)  # below MANY rows, and from there on
 FEWEST_ROWS = 10
+TRIED_ROWS, TRIED_DRAWS = 3000, 100  # held-out rows that members are weighted by, and their draws there,
+TRIED_TREES = 50  # of forests that are only grown for this
+STRETCHES = (1.0, 1.05, 1.1, 1.15, 1.2, 1.3)  # factors on the spread of residuals in leaves
+WIDE_ROWS, WIDE_WEIGHT = 40, 0.5  # rows of a wide ball, and the weight that makes a network worth training
 _PURPOSE = 6  # keeps these random numbers apart from others of the same seed
 
 
@@ -51,19 +62,20 @@ class Recipe:
 
     columns: Columns
     outcomes: Outcomes
-    network: Network
+    laws: tuple[Network | BallLaw, ...]
+    on_trial: Network | None
     base: Any
     delta: Any
     norm: Any
-    n_folds: int
     calibrate: bool
     device: torch.device
+    n_jobs: Any
     seed: int
     verbose: bool
     fingerprint: str
     checkpoint: str | None = None
     history: Any = None
-    chosen_base: str | None = None
+    chosen_base: FoldedMean | None = None
 
     @property
     def checkpoints(self) -> list[str | None]:
@@ -74,14 +86,8 @@ class Recipe:
         ]
         return [self.checkpoint, *(name_part(self.checkpoint, *part) for part in parts)]
 
-    @property
-    def asks_for_relevance(self) -> bool:
-        """Whether the choice of balls asks how much each column moves the mean."""
-        deltas = self.delta if isinstance(self.delta, list | tuple) else [self.delta]
-        return any(isinstance(delta, str) for delta in deltas) and not isinstance(self.norm, Norm)
 
-
-def learn(recipe: Recipe, x: Array, y: Array) -> tuple[ConditionalLaw, TrainedNetwork]:
+def learn(recipe: Recipe, x: Array, y: Array) -> tuple[ConditionalLaw, TrainedNetwork | None]:
     """Learn the law of outputs y (N, d) given x (N, p), calibrated if the recipe says so."""
     held = hold_out(len(x), recipe.seed) if recipe.calibrate else None
     if held is not None:
@@ -120,9 +126,147 @@ def _shuffle(n: int, seed: int) -> Array:
     return np.random.default_rng([seed, _PURPOSE]).permutation(n)
 
 
-def _learn_plain(recipe: Recipe, x: Array, y: Array) -> tuple[ConditionalLaw, TrainedNetwork]:
+def _learn_plain(recipe: Recipe, x: Array, y: Array) -> tuple[ConditionalLaw, TrainedNetwork | None]:
     """The law of rows that are all fitted, not calibrated."""
-    config = recipe.network.config(  # first: it checks the settings of training
+    networks = [law for law in (*recipe.laws, recipe.on_trial) if isinstance(law, Network)]
+    for network in networks:
+        _configure(recipe, network)  # first: it checks the settings of training
+    alone = len(recipe.laws) == 1 and isinstance(recipe.laws[0], Network)
+    fitted = cross_fit(
+        recipe.base,
+        x,
+        y,
+        recipe.columns,
+        recipe.seed % 2**32,
+        chosen=recipe.chosen_base,
+        shift=not networks or networks[0].standardize,
+        n_held=0 if alone else count_held(len(x)),
+        n_jobs=recipe.n_jobs,
+    )
+    if isinstance(recipe.laws[0], Network) and (alone or not fitted.without):
+        trained = _train(recipe, recipe.laws[0], fitted, x, y)
+        return _assemble(recipe, fitted, [trained.member], np.ones(1)), trained
+    if not fitted.without and isinstance(recipe.laws[0], BallLaw):  # nothing to weigh laws by: the first
+        return _assemble(recipe, fitted, [_grow(recipe, recipe.laws[0], fitted, x, y)], np.ones(1)), None
+    trials = [_Trial.of(recipe, fitted, law, x, y) for law in recipe.laws]
+    weights = _weigh(trials)
+    if recipe.on_trial is not None and _worth_training(trials, weights):
+        # A network takes longer than all else: one fold must do, and it must do for all members then.
+        trials = [trial.first_fold() for trial in trials]
+        trials.append(_Trial.of(recipe, fitted, recipe.on_trial, x, y))
+        weights = _weigh(trials)
+    members: list[Member] = []
+    trained_network = None
+    for trial, weight in zip(trials, weights, strict=True):
+        if weight == 0:
+            continue
+        if isinstance(trial.law, Network):
+            trained_network = _train(recipe, trial.law, fitted, x, y)
+            members.append(trained_network.member)
+        else:
+            members.append(trial.finish(_grow(recipe, trial.law, fitted, x, y)))
+    return _assemble(recipe, fitted, members, weights[weights > 0]), trained_network
+
+
+def count_held(n: int) -> int:
+    """How many folds show how members should be weighted.
+
+    Of 3 rows none can be spared.
+
+    >>> count_held(3), count_held(100), count_held(1000)
+    (0, 2, 1)
+    """
+    return 0 if n < 4 else 2 if n < 500 else 1
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Trial:
+    """What a law, learned without some folds, says of rows in them: ``draws`` (S, N, d) for outputs y (N, d).
+
+    ``folds`` (N,) are the folds of the rows. A ball law has the ``stretch`` that suits these rows best, and
+    its draws the ``rounding``.
+    """
+
+    law: Network | BallLaw
+    draws: Array
+    y: Array
+    folds: Array
+    stretch: float = 1.0
+    rounding: Rounding | None = None
+
+    @classmethod
+    def of(cls, recipe: Recipe, fitted: CrossFit, law: Network | BallLaw, x: Array, y: Array) -> _Trial:
+        """Learn the law without each held fold in turn, and draw there; a network without the first only."""
+        middles, deviations, outputs, folds = [], [], [], []
+        rng = np.random.default_rng([recipe.seed, _PURPOSE, 1])
+        free = recipe.outcomes
+        member: Any = None
+        for fold, part in fitted.without[: 1 if isinstance(law, Network) else None]:
+            kept, held = np.flatnonzero(fitted.folds != fold), np.flatnonzero(fitted.folds == fold)
+            held = np.sort(rng.permutation(held)[: TRIED_ROWS // len(fitted.without)])
+            if isinstance(law, Network):
+                member = _train(
+                    replace(recipe, checkpoint=None, history=None), law, part, x[kept], y[kept]
+                ).member
+                middle = member.sample(x[held], TRIED_DRAWS, rng)
+                deviation = np.zeros_like(middle)
+            else:
+                few = replace(law, n_trees=min(law.n_trees, TRIED_TREES))
+                member = _grow(recipe, few, part, x[kept], y[kept])
+                middle, deviation = member.split_draws(x[held], TRIED_DRAWS, rng)
+            middles.append(middle)
+            deviations.append(deviation)
+            outputs.append(y[held])
+            folds.append(np.full(len(held), fold))
+        middle, deviation = np.concatenate(middles, 1), np.concatenate(deviations, 1)
+        target, where = np.concatenate(outputs), np.concatenate(folds)
+        if isinstance(law, Network) or law.on == "outcomes":
+            return cls(law, middle + deviation, target, where)
+        found = []
+        for stretch in STRETCHES:
+            draws = member.adjust(stretch, member.rounding).put_together(middle, deviation)
+            rounding = Rounding.match(free, draws.reshape(-1, draws.shape[2]), target)
+            draws = rounding.apply(draws)
+            found.append((mean_score(draws, target), stretch, draws, rounding))
+        _, stretch, draws, rounding = min(found, key=lambda one: one[0])
+        return cls(law, draws, target, where, stretch, rounding)
+
+    def first_fold(self) -> _Trial:
+        """The same for the rows of the first fold only."""
+        rows = self.folds == self.folds.min()
+        return replace(self, draws=self.draws[:, rows], y=self.y[rows], folds=self.folds[rows])
+
+    def finish(self, member: BallMember) -> BallMember:
+        """A member learned on all rows, with the stretch and rounding that were found."""
+        return member if self.rounding is None else member.adjust(self.stretch, self.rounding)
+
+
+def _weigh(trials: list[_Trial]) -> Array:
+    return pool_weights([trial.draws for trial in trials], trials[0].y)
+
+
+def _worth_training(trials: list[_Trial], weights: Array) -> bool:
+    """Whether wide balls of residuals are preferred: the law then varies smoothly, as a network does."""
+    wide = sum(
+        weight
+        for trial, weight in zip(trials, weights, strict=True)
+        if isinstance(trial.law, BallLaw) and trial.law.on == "residuals" and trial.law.min_rows >= WIDE_ROWS
+    )
+    return bool(wide >= WIDE_WEIGHT)
+
+
+def _grow(recipe: Recipe, law: BallLaw, fitted: CrossFit, x: Array, y: Array) -> BallMember:
+    return law.learn(x, y, fitted, recipe.columns, recipe.outcomes, recipe.seed % 2**32, recipe.n_jobs)
+
+
+def _train(recipe: Recipe, law: Network, fitted: CrossFit, x: Array, y: Array) -> TrainedNetwork:
+    config = _configure(recipe, law)
+    return law.learn(x, y, fitted, recipe.outcomes, recipe.delta, recipe.norm, recipe.device, config)
+
+
+def _configure(recipe: Recipe, law: Network) -> FitConfig:
+    return law.config(
         seed=recipe.seed,
         progress=recipe.verbose,
         checkpoint=recipe.checkpoint,
@@ -130,48 +274,40 @@ def _learn_plain(recipe: Recipe, x: Array, y: Array) -> tuple[ConditionalLaw, Tr
         history=recipe.history,
         fingerprint=recipe.fingerprint,
     )
-    fitted = cross_fit(
-        recipe.base,
-        x,
-        y,
-        recipe.n_folds,
-        recipe.seed % 2**32,
-        recipe.chosen_base,
-        shift=recipe.network.standardize,
-        with_relevance=recipe.asks_for_relevance,
-    )
-    trained = recipe.network.learn(
-        x, y, fitted, recipe.outcomes, recipe.delta, recipe.norm, recipe.device, config
-    )
-    return ConditionalLaw(
-        recipe.columns, fitted.mean, (trained.member,), np.ones(1), recipe.outcomes
-    ), trained
+
+
+def _assemble(recipe: Recipe, fitted: CrossFit, members: list[Member], weights: Array) -> ConditionalLaw:
+    fitted_mean = fitted.mean
+    return ConditionalLaw(recipe.columns, fitted_mean, tuple(members), weights, recipe.outcomes)
 
 
 def _calibrate_by_refits(
-    recipe: Recipe, law: ConditionalLaw, trained: TrainedNetwork, x: Array, y: Array
-) -> tuple[ConditionalLaw, TrainedNetwork]:
+    recipe: Recipe, law: ConditionalLaw, trained: TrainedNetwork | None, x: Array, y: Array
+) -> tuple[ConditionalLaw, TrainedNetwork | None]:
     """The same law with scores of every row by a fit that has not seen it, as far as Ctrl-C lets it come."""
     refit = replace(
         recipe,
         history=None,  # the file belongs to the whole fit, which is done
         seed=draw_seed(recipe.seed % 2**32),
         # Which kind of base is best was seen on all rows; asking each part again would double the time.
-        chosen_base=law.mean.name if isinstance(recipe.base, str) else None,
+        chosen_base=law.mean if isinstance(recipe.base, str) else None,
     )
-    if isinstance(recipe.delta, list | tuple):  # which of them is best was seen on all rows too
+    if (
+        isinstance(recipe.delta, list | tuple) and trained is not None
+    ):  # which of them is best was seen on all rows too
         refit = replace(refit, delta=trained.chosen.balls, norm=trained.chosen.norm)
     found: list[Array] = []
     parts = split_into_parts(len(x), recipe.seed)
-    if not trained.fit.stopped.startswith("interrupted"):
+    if trained is None or not trained.fit.stopped.startswith("interrupted"):
         try:
             # One after the other, unless a joblib.parallel_config says otherwise; each one as it is done.
             tasks = (delayed(_score_part)(refit, x, y, number, rows) for number, rows in enumerate(parts))
             for scores in Parallel(return_as="generator")(tasks):
                 found.append(scores)  # one by one: what is done stays when Ctrl-C comes
         except KeyboardInterrupt:  # the fit itself is whole: only what would follow is given up
-            fit = replace(trained.fit, stopped="interrupted in the calibration")
-            trained = replace(trained, fit=fit)
+            if trained is not None:
+                fit = replace(trained.fit, stopped="interrupted in the calibration")
+                trained = replace(trained, fit=fit)
     if len(found) < len(parts):
         n_scored = sum(map(len, found))
         then = f"they rest on {n_scored} of {len(x)} rows" if found else "predict_interval is uncalibrated"
@@ -192,6 +328,6 @@ def _score_part(recipe: Recipe, x: Array, y: Array, number: int, rows: Array) ->
         # It would say that the model is half trained; a part that is given up has a warning of its own.
         warnings.filterwarnings("ignore", message="interrupted after epoch")
         law, trained = _learn_plain(own, x[others], y[others])
-    if trained.fit.stopped.startswith("interrupted"):
+    if trained is not None and trained.fit.stopped.startswith("interrupted"):
         raise KeyboardInterrupt
     return law.scores(x[rows], y[rows])

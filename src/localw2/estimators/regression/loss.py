@@ -11,7 +11,7 @@ from torch import Tensor
 
 from localw2._validation import Array
 from localw2.balls.neighborhoods import Nearest, Neighborhoods
-from localw2.balls.spread import local_spread, rough_balls
+from localw2.balls.spread import SCALE_ROWS, local_spread, rough_balls
 from localw2.losses.discrepancies import Discrepancy
 from localw2.losses.objective import Objective
 from localw2.losses.problem import Problem
@@ -48,9 +48,9 @@ class ResidualLoss:
         """The loss of residuals (N, d), in the network's units, at rows X (N, p) in these chosen balls."""
         discrepancy, scale = self.discrepancy, None
         if self.anchored:
-            near = find_near(balls, chosen.balls, X)
-            spread = np.maximum(local_spread(near, residuals), SCALE_FLOOR)
+            spread = np.maximum(local_spread(rough_balls(X, SCALE_ROWS), residuals), SCALE_FLOOR)
             scale = np.broadcast_to(spread[:, None], residuals.shape)
+            near = find_near(balls, chosen.balls, X)
             discrepancy = Anchored(discrepancy, anchor_strength(near, residuals / scale), in_batches)
         target = torch.tensor(residuals, dtype=torch.float32, device=self.device)
         return Objective(target, balls, discrepancy, scale=scale)
@@ -63,8 +63,8 @@ class Anchored(Discrepancy):
 
     A network that is added to a good mean should leave that mean alone. The square is estimated without bias
     by products of independent draws, so it needs S >= 2. A ball whose residuals average to r then moves the
-    network's mean to about r / (1 + strength) only. In a block of balls the sum is over the rows at their
-    centres; ``by_ball`` takes the mean over balls of the mean over their rows instead, which a few balls
+    network's mean to about r / (1 + strength) only. In a block of balls the sum is over the rows that they
+    belong to; ``by_ball`` takes the mean over balls of the mean over their rows instead, which a few balls
     estimate better.
     """
 
@@ -89,15 +89,13 @@ class Anchored(Discrepancy):
 
     def _shares(self, hoods: Neighborhoods, like: Tensor) -> Tensor | None:
         """The weight of each row, (N,), with sum 1; None where all weights are equal."""
-        weights, sizes = hoods.weights.numpy(), hoods.sizes.numpy()
-        own = hoods.ball_of_row.numpy()
         if self.by_ball:
+            weights, sizes = hoods.weights.numpy(), hoods.sizes.numpy()
             edges = np.repeat(weights / sizes, sizes)
             shares = np.bincount(hoods.rows.numpy(), edges, hoods.n_rows)
         else:
-            owners = np.bincount(own[own >= 0], minlength=len(weights))
-            shares = np.where(own >= 0, (weights / np.maximum(owners, 1))[own], 0.0)
-            if (shares == 1).all():
+            shares = hoods.row_weights()
+            if np.ptp(shares) <= 1e-12 * shares.max():
                 return None
         return torch.from_numpy(shares / shares.sum()).to(like)
 
@@ -142,7 +140,7 @@ def anchor_strength(hoods: Neighborhoods, residuals: Array) -> float:
 
 
 def find_near(hoods: Neighborhoods | LazyNeighborhoods, balls: Nearest | float, X: Array) -> Neighborhoods:
-    """Balls that show the spread around every row: those of the loss, or rough ones.
+    """Balls that show how far means vary around every row: those of the loss, or rough ones.
 
     Balls of a given radius may be too small for that, and lazy ones are never all at hand.
     """

@@ -1,64 +1,162 @@
-"""The mean that a regressor is centred on: any scikit-learn regressor, cross-fitted, and its choice."""
+"""The mean that a law is centred on: scikit-learn regressors, cross-fitted, stacked, and their choice."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
+from scipy.optimize import nnls
 from sklearn.base import clone
 from sklearn.dummy import DummyRegressor
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.linear_model import RidgeCV
-from sklearn.model_selection import KFold
 from sklearn.multioutput import MultiOutputRegressor
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 from sklearn.utils import get_tags
+from sklearn.utils.parallel import Parallel, delayed
 
 from localw2._validation import Array
-from localw2.balls.lazy import MANY_ROWS
+from localw2.balls.neighborhoods import Neighborhoods
+from localw2.balls.norms import Weighted
 from localw2.balls.spread import local_spread, rough_balls
+from localw2.estimators.regression.forest import CategoryCodes
 from localw2.estimators.regression.kernel_mean import KernelMean, tune_kernel
+from localw2.estimators.regression.scale import Scale
+from localw2.metrics import crps
 
 if TYPE_CHECKING:
-    from localw2.balls.neighborhoods import Neighborhoods
+    from localw2.estimators.tables import Columns
 
-BASE_ROWS = 50_000  # that base="auto" is chosen and fitted on, where there are more than MANY_ROWS
+BASE_ROWS = 100_000  # that base="auto" is fitted on, where there are more
+SCREENED_ROWS, SCREENED_FOLDS = 2500, 2  # that show which candidates are worth a cross-fit
+FOLDS, MANY_FOLDS, FEW_ROWS = 5, 10, 200  # below FEW_ROWS rows a fold less matters, and fits are quick
 _ALPHAS = tuple(float(alpha) for alpha in np.logspace(-6, 3, 19))
-# Where noise is small, the default leaves of 20 rows and 100 trees are too coarse for a few hundred rows.
-_FINE = {"learning_rate": 0.15, "max_iter": 300, "max_leaf_nodes": 15, "min_samples_leaf": 5}
+_BOOSTING: dict[str, dict[str, Any]] = {
+    "boosting": {},
+    # Where noise is small, the default leaves of 20 rows and 100 trees are too coarse for a few hundred rows,
+    "fine boosting": {"learning_rate": 0.15, "max_iter": 300, "max_leaf_nodes": 15, "min_samples_leaf": 5},
+    # and where it is large, they are too fine.
+    "coarse boosting": {"max_leaf_nodes": 4, "min_samples_leaf": 10},
+}
 _WEIGHTED = "weighted "  # before the name of a candidate that was fitted with weights
 _MOST_COLUMNS = {2: 20, 3: 4}  # degree -> columns of x up to which the polynomial is a candidate
 _HANDICAP = 1 / 0.9  # on the kernel's error, where a candidate is chosen
-_KERNEL_COLUMNS, _KERNEL_ROWS = 30, 100_000  # up to which length scales, and sums over rows, take seconds
+_LITTLE_NOISE, _SOME_SIGNAL = 0.15, 0.5  # shares of the variance of y that are left to explain
+_KERNEL_COLUMNS, _KERNEL_TRIAL = 30, 320  # columns up to which length scales take seconds; rows of its trial
+_LEAST, _MOST_PARTS = 0.1, 3  # weight of a part of a stack, and how many there are
 _RELEVANCE_ROWS, _RELEVANCE_MODELS = 500, 3  # enough to tell which columns move a mean
+_SIMILAR = 25  # rows on either side in the order of the mean, whose residuals stand for a row's own
+_SEARCHED_ROWS, _CELL_ROWS = (
+    1000,
+    200,
+)  # rows up to which nearest ones are searched, and rows of a cell beyond
 _PURPOSE = 7  # keeps these random numbers apart from others of the same seed
 
 
 @final
 @dataclass(frozen=True, eq=False)
+class Views:
+    """Rows x (N, p) as learners want them: codes and missing values natively, or numbers only."""
+
+    x: Array
+    columns: Columns
+
+    @cached_property
+    def expanded(self) -> Array:
+        """Numbers only, for learners that take nothing else."""
+        return self.columns.expand(self.x)
+
+    def native(self, codes: CategoryCodes) -> Array:
+        """Categorical columns first, recoded, as boosting keeps them."""
+        if not codes.maps:
+            return self.x
+        numbers = codes.apply(self.x)
+        first = sorted(codes.maps)
+        return np.hstack([numbers[:, first], np.delete(numbers, first, axis=1)])
+
+    def take(self, rows: Any) -> Views:
+        """Some of the rows."""
+        part = Views(self.x[rows], self.columns)
+        if "expanded" in self.__dict__:
+            part.__dict__["expanded"] = self.expanded[rows]
+        return part
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class FittedModel:
+    """A regressor fitted to some rows; ``codes`` if it takes categories natively."""
+
+    regressor: Any
+    codes: CategoryCodes | None
+
+    def predict(self, views: Views, d: int) -> Array:
+        """Means (N, d)."""
+        rows = views.expanded if self.codes is None else views.native(self.codes)
+        return np.asarray(self.regressor.predict(rows), dtype=np.float64).reshape(-1, d)
+
+
+Models = dict[tuple[str, tuple[int, ...]], FittedModel]  # by name and the folds that were left out
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A kind of regressor in a stack, with one fitted model for each fold."""
+
+    name: str
+    models: tuple[FittedModel, ...]
+    weight: float
+
+
+@final
+@dataclass(frozen=True, eq=False)
 class FoldedMean:
-    r"""A mean :math:`m_f(x) = a + \lambda\, g_f(x)`, with one regressor :math:`g_f` for each fold f.
+    r"""A mean :math:`m_f(x) = a + \lambda \sum_k w_k\, g_{kf}(x)`, with regressors :math:`g_{kf}` for each fold f.
 
     ``slope`` (:math:`\lambda`, between 0 and 1) and ``intercept`` (a) come from the regression of y on the
     out-of-fold predictions: a regressor that finds only noise gets slope 0, so it cannot inflate the spread.
-    Without regressors the mean is the intercept.
+    Without regressors the mean is the intercept. All of it is on ``scale``.
     """
 
-    name: str
-    models: tuple[Any, ...]
+    columns: Columns
+    parts: tuple[Part, ...]
     intercept: Array
     slope: Array
+    scale: Scale = Scale()
+
+    @property
+    def name(self) -> str:
+        """What it is made of, such as ``"0.70 ridge + 0.30 boosting"``."""
+        if len(self.parts) < 2:
+            return self.parts[0].name if self.parts else "none"
+        return " + ".join(f"{part.weight:.2f} {part.name}" for part in self.parts)
+
+    @property
+    def n_folds(self) -> int:
+        """How many folds have a mean of their own."""
+        return len(self.parts[0].models) if self.parts else 1
+
+    @property
+    def models(self) -> tuple[Any, ...]:
+        """The regressors of all folds, part by part."""
+        return tuple(model.regressor for part in self.parts for model in part.models)
 
     def predict_each(self, x: Array) -> Array:
         """Every fold's mean at x, (folds, N, d); (1, N, d) without regressors."""
-        if len(self.models) == 0:
-            return np.broadcast_to(self.intercept, (1, len(x), len(self.intercept)))
-        values = np.stack([_columns(model.predict(x), len(self.intercept)) for model in self.models])
-        means: Array = self.intercept + self.slope * values
+        d = len(self.intercept)
+        if not self.parts:
+            return np.broadcast_to(self.intercept, (1, len(x), d))
+        views = Views(x, self.columns)
+        total = np.zeros((self.n_folds, len(x), d))
+        for part in self.parts:
+            for fold, model in enumerate(part.models):
+                total[fold] += part.weight * model.predict(views, d)
+        means: Array = self.intercept + self.slope * total
         return means
 
 
@@ -67,80 +165,117 @@ class FoldedMean:
 class CrossFit:
     """A mean and what the cross-fit that made it shows of the training rows.
 
-    ``out_of_fold`` (N, d) has, for every row, the mean of a regressor that has not seen it; ``n_rows`` rows
-    were fitted. ``relevance`` (p,) says how much each column moves the mean, if that was asked for and any
-    does.
+    ``out_of_fold`` (N, d), on the mean's scale, has for every row the mean of regressors that have not seen
+    it, those of fold ``folds`` (N,); ``n_rows`` rows were fitted. ``without`` has the same for the rows
+    outside of some folds, made without looking at those folds.
     """
 
     mean: FoldedMean
     out_of_fold: Array
+    folds: Array
     n_rows: int
-    relevance: Array | None = None
+    without: tuple[tuple[int, CrossFit], ...] = ()
+
+
+def count_folds(n: int) -> int:
+    """Into how many folds n rows are divided.
+
+    >>> count_folds(3), count_folds(100), count_folds(10_000)
+    (3, 10, 5)
+    """
+    return min(n, MANY_FOLDS if n < FEW_ROWS else FOLDS)
 
 
 def cross_fit(
     base: Any,
     x: Array,
     y: Array,
-    n_folds: int,
+    columns: Columns,
     seed: int,
-    chosen: str | None = None,
+    *,
+    chosen: FoldedMean | None = None,
     shift: bool = True,
-    with_relevance: bool = False,
+    n_held: int = 0,
+    n_jobs: Any = None,
 ) -> CrossFit:
     """The mean of rows x (N, p), y (N, d), fitted fold by fold: ``base`` is "auto", None or a regressor.
 
-    With "auto" and many rows a sample is fitted, and each other row gets the mean of one fold's model at
+    With "auto" and many rows a sample is fitted, and each other row gets the mean of one fold's models at
     random, none of which has seen it. Without a base the mean is that of y, or 0 without ``shift``.
-    ``chosen`` is the name of a candidate that was chosen before, on similar rows.
+    ``chosen`` is a mean that was chosen before, on similar rows: its parts are fitted again. For the first
+    ``n_held`` folds the cross-fit is repeated without them.
     """
+    n, d = y.shape
+    rng = np.random.default_rng([seed, _PURPOSE])
+    folds = np.arange(n) % count_folds(n)
+    rng.shuffle(folds)
     if base is None:
-        intercept = y.mean(0) if shift else np.zeros(y.shape[1])
-        flat = FoldedMean("none", (), intercept, np.zeros(y.shape[1]))
-        return CrossFit(flat, np.broadcast_to(intercept, y.shape), 0)
-    if len(x) <= MANY_ROWS or not isinstance(base, str):
-        mean, out_of_fold = fold_base(base, x, y, rough_balls(x), n_folds, seed, chosen)
-        n_rows = len(x)
+        intercept = y.mean(0) if shift else np.zeros(d)
+        flat = FoldedMean(columns, (), intercept, np.zeros(d))
+        fitted = CrossFit(flat, np.broadcast_to(intercept, y.shape), folds, 0)
+        held = [(f, _flat_without(fitted, y, folds != f, shift)) for f in range(n_held)]
+        return replace(fitted, without=tuple(held))
+    views = Views(x, columns)
+    sampled = np.arange(n)
+    if isinstance(base, str) and n > BASE_ROWS:
+        sampled = np.sort(rng.choice(n, BASE_ROWS, replace=False))
+    part = views.take(sampled) if len(sampled) < n else views
+    fitter = _Fitter(part, y[sampled], folds[sampled], seed, n_jobs)
+    known: Models = {}
+    if not isinstance(base, str):
+        regressor = seed_regressor(clone(base), seed)
+        if d > 1 and not _takes_several_outputs(base):
+            regressor = MultiOutputRegressor(regressor)
+        kinds, scale = [Candidate("given", regressor, native=False)], Scale()
+    elif chosen is not None:
+        listed = _list_candidates(
+            part, y[sampled], seed, only=[p.name.removeprefix(_WEIGHTED) for p in chosen.parts]
+        )
+        kinds = [replace(listed[p.name.removeprefix(_WEIGHTED)], name=p.name) for p in chosen.parts]
+        scale = chosen.scale
     else:
-        order = np.random.default_rng([seed, _PURPOSE]).permutation(len(x))
-        rows, others = np.sort(order[:BASE_ROWS]), order[BASE_ROWS:]
-        mean, fitted = fold_base(base, x[rows], y[rows], rough_balls(x[rows]), n_folds, seed, chosen)
-        out_of_fold, n_rows = np.empty_like(y), len(rows)
-        out_of_fold[rows] = fitted
-        for fold, part in enumerate(np.array_split(others, len(mean.models))):
-            one = FoldedMean(mean.name, mean.models[fold : fold + 1], mean.intercept, mean.slope)
-            out_of_fold[part] = one.predict_each(x[part])[0]
-    return CrossFit(mean, out_of_fold, n_rows, measure_relevance(mean, x) if with_relevance else None)
+        kinds, scale, known = fitter.screen()
+    fitted = fitter.complete(kinds, scale, n_held, known)
+    if len(sampled) < n:
+        fitted = _spread_to_all(fitted, x, sampled, folds)
+    return fitted
 
 
-def candidates(n: int, x: Array, y: Array, seed: int, only: str | None = None) -> dict[str, Any]:
-    """What ``base="auto"`` chooses from, for n training rows out of x (N, p) and y (N, d).
+@final
+@dataclass(frozen=True)
+class Candidate:
+    """A regressor that a mean may be made of; a ``native`` one takes categories and missing values."""
 
-    Only the length scales of the kernel depend on the numbers in x and y, and on 300 rows of them. ``only``
-    names the one candidate that is wanted, if it is among them.
-
-    >>> x, y = np.random.default_rng(0).normal(size=(1000, 40)), np.zeros((1000, 1))
-    >>> list(candidates(900, x[:, :3], y, 0)), list(candidates(900, x, y, 0)), list(candidates(4, x, y, 0))
-    (['ridge', 'ridge of degree 2', 'ridge of degree 3', 'boosting', 'fine boosting', 'kernel'],
-     ['ridge', 'boosting', 'fine boosting'], ['mean'])
-    """
-    if n < 6:
-        return {"mean": DummyRegressor()}
-    (_, p), d = x.shape, y.shape[1]
-    found: dict[str, Any] = {"ridge": make_pipeline(StandardScaler(), RidgeCV(_ALPHAS))}
-    for degree, most in _MOST_COLUMNS.items():
-        if p <= most and n >= 10 * degree:
-            found[f"ridge of degree {degree}"] = _make_polynomial(degree)
-    if n >= 60:
-        found |= {"boosting": _make_trees(d, seed), "fine boosting": _make_trees(d, seed, **_FINE)}
-    if only in (None, "kernel") and 20 <= n <= _KERNEL_ROWS and p <= _KERNEL_COLUMNS:
-        found["kernel"] = tune_kernel(x, y, seed)
-    return {only: found[only]} if only in found else found
+    name: str
+    regressor: Any
+    native: bool
 
 
 def list_kinds(d: int) -> list[Any]:
-    """One regressor of every kind that ``candidates`` can give for d outputs."""
-    return [DummyRegressor(), _make_polynomial(2), _make_trees(d, 0), KernelMean()]
+    """One regressor of every kind that ``base="auto"`` can give for d outputs."""
+    return [DummyRegressor(), _make_polynomial(2), _make_trees(d, 0, 0), KernelMean()]
+
+
+def _list_candidates(
+    views: Views, y: Array, seed: int, only: Iterable[str] | None = None
+) -> dict[str, Candidate]:
+    """What ``base="auto"`` chooses from for these rows; the kernel only where a trial says that it pays."""
+    n, d = y.shape
+    if n < 8:
+        return {"mean": Candidate("mean", DummyRegressor(), native=False)}
+    p = views.columns.expanded_width
+    found = {"ridge": Candidate("ridge", make_pipeline(StandardScaler(), RidgeCV(_ALPHAS)), native=False)}
+    for degree, most in _MOST_COLUMNS.items():
+        if p <= most and n >= 12 * degree:
+            name = f"ridge of degree {degree}"
+            found[name] = Candidate(name, _make_polynomial(degree), native=False)
+    if n >= 75:
+        for name, settings in _BOOSTING.items():
+            trees = _make_trees(d, seed, len(views.columns.categorical), **settings)
+            found[name] = Candidate(name, trees, native=True)
+    if p <= _KERNEL_COLUMNS and n >= 25 and (only is None or "kernel" in only):
+        found["kernel"] = Candidate("kernel", None, native=False)  # tuned when it is fitted
+    return found if only is None else {name: found[name] for name in only if name in found}
 
 
 def _make_polynomial(degree: int) -> Pipeline:
@@ -148,64 +283,289 @@ def _make_polynomial(degree: int) -> Pipeline:
     return make_pipeline(StandardScaler(), powers, StandardScaler(), RidgeCV(_ALPHAS))
 
 
-def _make_trees(d: int, seed: int, **settings: Any) -> Any:
-    trees = HistGradientBoostingRegressor(random_state=seed, **settings)
+def _make_trees(d: int, seed: int, n_categorical: int, **settings: Any) -> Any:
+    categorical = list(range(n_categorical)) if n_categorical else None
+    trees = HistGradientBoostingRegressor(random_state=seed, categorical_features=categorical, **settings)
     return trees if d == 1 else MultiOutputRegressor(trees)
 
 
-def fold_base(
-    base: Any, x: Array, y: Array, hoods: Neighborhoods, n_folds: int, seed: int, chosen: str | None = None
-) -> tuple[FoldedMean, Array]:
-    """Fit a base regressor fold by fold, or choose one; the mean, and its out-of-fold values (N, d).
+@final
+@dataclass(frozen=True, eq=False)
+class _Fitter:
+    """Fits candidates to rows that are divided into folds."""
 
-    "auto" takes the candidate with the smallest out-of-fold squared error, each row weighted by its inverse
-    local variance, and refits it with those weights if that lowers the error further. ``hoods`` defines what
-    is local.
-    """
-    folds = list(KFold(min(n_folds, len(x)), shuffle=True, random_state=seed).split(x))
-    if base != "auto":
-        regressor = seed_regressor(clone(base), seed)
-        if y.shape[1] > 1 and not _takes_several_outputs(base):
-            regressor = MultiOutputRegressor(regressor)
-        fits = [_Folded("given", regressor, x, y, folds)]
-    else:
-        fewest = min(len(train) for train, _ in folds)
-        known = None if chosen is None else chosen.removeprefix(_WEIGHTED)
-        options = candidates(fewest, x, y, seed, known)
-        fits = [_Folded(name, model, x, y, folds) for name, model in options.items()]
-    scale = np.where(y.std(0) > 0, y.std(0), 1.0)
+    views: Views
+    y: Array
+    folds: Array
+    seed: int
+    n_jobs: Any
 
-    def error(fit: _Folded, weights: Array | float = 1.0) -> float:
-        return float((weights * ((y - fit.out_of_fold) / scale) ** 2).mean())
+    @property
+    def n_folds(self) -> int:
+        return int(self.folds.max()) + 1
 
-    rough = _clear_winner(fits, error)
-    weights = 1 / local_spread(hoods, y - rough.out_of_fold)[:, None] ** 2
-    best = _clear_winner(fits, partial(error, weights=weights))
-    if base == "auto" and (chosen is None or chosen.startswith(_WEIGHTED)):
-        weighted = best.reweight(x, y, folds, hoods)
-        better = error(weighted, weights) < error(best, weights)
-        best = weighted if chosen is not None or better else best
-    intercept, slope = _calibrate(y, best.out_of_fold, weights)
-    mean = FoldedMean(best.name, tuple(best.models), intercept, slope)
-    return mean, intercept + slope * best.out_of_fold
+    def screen(self) -> tuple[list[Candidate], Scale, Models]:
+        """The candidates that are worth a cross-fit, their scale, and models that are fitted already.
+
+        A few folds of some rows decide. A candidate is worth it if it has a part in the stack of all that
+        predicts held-out rows best, each row weighted by its inverse local variance. Of two scales the one with the smaller CRPS is taken.
+        """
+        few = self
+        if len(self.y) > SCREENED_ROWS:
+            rows = np.sort(
+                np.random.default_rng([self.seed, _PURPOSE, 1]).choice(
+                    len(self.y), SCREENED_ROWS, replace=False
+                )
+            )
+            few = _Fitter(self.views.take(rows), self.y[rows], self.folds[rows], self.seed, self.n_jobs)
+        candidates = _list_candidates(few.views, few.y, self.seed)
+        kernel, fine = candidates.pop("kernel", None), candidates.pop("fine boosting", None)
+        screening = few._screen_on(list(candidates.values()), Scale())
+        errors = screening.errors
+        # Fine trees pay where there is little noise, or where medium ones are not too fine already.
+        if fine is not None and (
+            errors["boosting"] < errors["coarse boosting"] or min(errors.values()) < _LITTLE_NOISE
+        ):
+            screening = few._screen_on([fine], Scale(), screening)
+        if kernel is not None and min(errors.values()) < _SOME_SIGNAL:
+            tuned = few._try_kernel(screening)
+            screening = screening if tuned is None else few._screen_on([tuned], Scale(), screening)
+        logarithm = Scale.candidate(self.y)
+        if not logarithm.is_identity:
+            names = {"ridge", *(candidate.name for candidate in screening.kept)}
+            other = few._screen_on([c for c in screening.candidates if c.name in names], logarithm)
+            screening = min(screening, other, key=lambda one: one.score)
+        kept = self._try_weights(screening, few)
+        known = screening.models if few is self else {}
+        return kept, screening.scale, known
+
+    def _screen_on(
+        self, candidates: list[Candidate], scale: Scale, known: _Screening | None = None
+    ) -> _Screening:
+        folds = range(min(SCREENED_FOLDS, self.n_folds))
+        held = self.folds < len(folds)
+        y = scale.forward(self.y)
+        predicted = dict(known.predicted) if known is not None else {}
+        models = dict(known.models) if known is not None else {}
+        for candidate in candidates:
+            values = np.empty_like(y)
+            for fold in folds:
+                test = self.folds == fold
+                model = models[candidate.name, (fold,)] = self._fit(candidate, y, ~test)
+                values[test] = model.predict(self.views.take(test), y.shape[1])
+            predicted[candidate.name] = values[held]
+        everything = [*(known.candidates if known is not None else []), *candidates]
+        return _Screening.of(everything, predicted, models, self.views.take(held), self.y[held], scale)
+
+    def _try_kernel(self, screening: _Screening) -> Candidate | None:
+        """The kernel, tuned on some rows, if it beats the best other candidate there by a tenth.
+
+        The kernel can follow noise that is nearly as smooth as the mean: on the nonlinear example it would be
+        chosen now and then for an error smaller by 1 %, where the polynomials' mean is a quarter closer.
+        """
+        best = next(one for one in screening.candidates if one.name == screening.best)
+        rows = np.random.default_rng([self.seed, _PURPOSE, 2]).permutation(len(self.y))[:_KERNEL_TRIAL]
+        train, test = np.split(rows, [round(0.75 * len(rows))])
+        views, y = self.views.take(train), self.y[train]
+        tuned = Candidate("kernel", tune_kernel(views.expanded, y, self.seed), native=False)
+        errors = []
+        for candidate in (tuned, best):
+            model = fit_model(candidate, views, y)
+            left = (self.y[test] - model.predict(self.views.take(test), y.shape[1])) / _unit(self.y)
+            errors.append((left**2).mean())
+        return tuned if errors[0] * _HANDICAP < errors[1] else None
+
+    def _try_weights(self, screening: _Screening, few: _Fitter) -> list[Candidate]:
+        """The kept candidates; a leading polynomial is weighted by inverse local variance if that is better."""
+        kept = screening.kept
+        if not kept[0].name.startswith("ridge"):
+            return kept
+        weighted = replace(kept[0], name=_WEIGHTED + kept[0].name)
+        other = few._screen_on([weighted], screening.scale)
+        better = other.errors[weighted.name] < screening.errors[kept[0].name]
+        return [weighted, *kept[1:]] if better else kept
+
+    def complete(self, kinds: list[Candidate], scale: Scale, n_held: int, known: Models) -> CrossFit:
+        """Cross-fit these candidates on all rows and stack them; and again without each held fold."""
+        kinds = [
+            replace(kind, regressor=tune_kernel(self.views.expanded, self.y, self.seed))
+            if kind.regressor is None
+            else kind
+            for kind in kinds
+        ]
+        y = scale.forward(self.y)
+        pairs = sorted({tuple(sorted((f, g))) for f in range(n_held) for g in range(self.n_folds) if f != g})
+        jobs: list[tuple[Candidate, tuple[int, ...]]] = [
+            (kind, (f,)) for kind in kinds for f in range(self.n_folds)
+        ]
+        jobs += [(kind, pair) for kind in kinds for pair in pairs]
+        jobs = [(kind, left_out) for kind, left_out in jobs if (kind.name, left_out) not in known]
+        models = known | dict(
+            zip(
+                [(kind.name, left_out) for kind, left_out in jobs],
+                Parallel(n_jobs=self.n_jobs, prefer="threads")(
+                    delayed(self._fit)(kind, y, ~np.isin(self.folds, left_out)) for kind, left_out in jobs
+                ),
+                strict=True,
+            )
+        )
+        whole = self._stack(kinds, scale, range(self.n_folds), lambda name, g: models[name, (g,)])
+        found = {part.name: part.weight for part in whole.mean.parts}
+        weights = [found.get(kind.name, 0.0) for kind in kinds]
+        held = []
+        for f in range(n_held):
+            others = [g for g in range(self.n_folds) if g != f]
+            rows = np.flatnonzero(self.folds != f)
+            part = _Fitter(self.views.take(rows), self.y[rows], self.folds[rows], self.seed, self.n_jobs)
+            found_model = partial(_find_pair, models, f)
+            again = part._stack(kinds, scale, others, found_model, weights)
+            held.append((f, again))
+        return replace(whole, without=tuple(held))
+
+    def _stack(
+        self,
+        kinds: list[Candidate],
+        scale: Scale,
+        folds: Iterable[int],
+        find: Callable[[str, int], FittedModel],
+        weights: list[float] | None = None,
+    ) -> CrossFit:
+        """The stack of models that are fitted already, one for each of these folds."""
+        y, d = scale.forward(self.y), self.y.shape[1]
+        folds = list(folds)
+        predicted = {kind.name: np.empty_like(y) for kind in kinds}
+        for g in folds:
+            test = self.folds == g
+            views = self.views.take(test)
+            for kind in kinds:
+                predicted[kind.name][test] = find(kind.name, g).predict(views, d)
+        hoods = _near(self.views)
+        spread = local_spread(hoods, y - next(iter(predicted.values())))
+        importance = 1 / spread[:, None] ** 2
+        if weights is None:
+            found = _stack_weights([predicted[kind.name] for kind in kinds], y, importance)
+            weights = [float(w) for w in found]
+        total = np.sum([w * predicted[kind.name] for w, kind in zip(weights, kinds, strict=True)], axis=0)
+        intercept, slope = _calibrate(y, total, importance)
+        parts = tuple(
+            Part(kind.name, tuple(find(kind.name, g) for g in folds), w)
+            for kind, w in zip(kinds, weights, strict=True)
+            if w > 0 or len(kinds) == 1
+        )
+        mean = FoldedMean(self.views.columns, parts, intercept, slope, scale)
+        places = np.searchsorted(folds, self.folds)
+        return CrossFit(mean, intercept + slope * total, places, len(y))
+
+    def _fit(self, candidate: Candidate, y: Array, rows: Array) -> FittedModel:
+        views, target = self.views.take(rows), y[rows]
+        model = fit_model(candidate, views, target)
+        if not candidate.name.startswith(_WEIGHTED):
+            return model
+        spread = local_spread(_near(views), target - model.predict(views, y.shape[1]))
+        return fit_model(candidate, views, target, 1 / spread**2)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Screening:
+    """What a few folds say about candidates on one scale."""
+
+    candidates: list[Candidate]
+    predicted: dict[str, Array]
+    models: Models
+    errors: dict[str, float]
+    kept: list[Candidate]
+    score: float
+    scale: Scale
+
+    @property
+    def best(self) -> str:
+        """The candidate with the smallest error."""
+        return min(self.errors, key=lambda name: self.errors[name])
+
+    @classmethod
+    def of(
+        cls,
+        candidates: list[Candidate],
+        predicted: dict[str, Array],
+        models: Models,
+        views: Views,
+        y: Array,
+        scale: Scale,
+    ) -> _Screening:
+        """Compare out-of-fold predictions of y (N, d), which is not on the scale."""
+        target = scale.forward(y)
+        unit = _unit(target)
+        plain = {name: float((((target - m) / unit) ** 2).mean()) for name, m in predicted.items()}
+        rough = min(plain, key=lambda name: plain[name])
+        importance = 1 / local_spread(_near(views), target - predicted[rough])[:, None] ** 2
+        errors = {
+            name: float((importance * ((target - m) / unit) ** 2).mean()) for name, m in predicted.items()
+        }
+        weights = _stack_weights(list(predicted.values()), target, importance)
+        order = sorted(zip(weights, predicted, strict=True), key=lambda pair: -pair[0])
+        names = [name for weight, name in order[:_MOST_PARTS] if weight >= _LEAST]
+        by_name = {candidate.name: candidate for candidate in candidates}
+        center = np.sum([w * m for w, m in zip(weights, predicted.values(), strict=True)], axis=0)
+        return cls(
+            candidates,
+            predicted,
+            models,
+            errors,
+            [by_name[name] for name in names],
+            _rough_score(y, center, scale),
+            scale,
+        )
+
+
+def _rough_score(y: Array, center: Array, scale: Scale) -> float:
+    """The CRPS of y (N, d) if a row's residuals are those of rows with a similar mean."""
+    order = np.argsort(center[:, 0])
+    residuals = (scale.forward(y) - center)[order]
+    offsets = np.delete(np.arange(-_SIMILAR, _SIMILAR + 1), _SIMILAR)
+    near = np.clip(np.arange(len(y)) + offsets[:, None], 0, len(y) - 1)
+    draws = scale.backward(center[order] + residuals[near])
+    return float(crps(y[order], draws).mean())
+
+
+def _find_pair(models: Models, f: int, name: str, g: int) -> FittedModel:
+    """The model of a fold g that was fitted without fold f too."""
+    return models[name, (min(f, g), max(f, g))]
+
+
+def fit_model(candidate: Candidate, views: Views, y: Array, weights: Array | None = None) -> FittedModel:
+    """A candidate fitted to rows and outputs y (N, d)."""
+    target = y[:, 0] if y.shape[1] == 1 else y
+    regressor = clone(candidate.regressor)
+    extra = {} if weights is None else {_weight_name(regressor): weights}
+    if not candidate.native:
+        return FittedModel(regressor.fit(views.expanded, target, **extra), None)
+    codes = CategoryCodes.contiguous(views.x, views.columns.categorical)
+    regressor.fit(views.native(codes), target, **extra)
+    for trees in getattr(regressor, "estimators_", [regressor]):
+        # It would translate codes into the same codes again, and holds a function, which no file can.
+        trees._preprocessor = None
+    return FittedModel(regressor, codes)
 
 
 def measure_relevance(mean: FoldedMean, x: Array) -> Array | None:
-    r"""How much each column moves the mean, (p,): the root mean square change of m when it is shuffled.
+    r"""How much each expanded column moves the mean, (q,): the root mean square change when it is shuffled.
 
     None where no column moves it at all. Outputs are put on one scale.
     """
     rng = np.random.default_rng(0)
     rows = x[np.sort(rng.permutation(len(x))[:_RELEVANCE_ROWS])]
-    few = FoldedMean(mean.name, mean.models[:_RELEVANCE_MODELS], mean.intercept, mean.slope)
+    parts = tuple(replace(part, models=part.models[:_RELEVANCE_MODELS]) for part in mean.parts)
+    few = replace(mean, parts=parts)
     before = few.predict_each(rows)
     scale = before.std(1).mean(0)
-    moved = np.zeros(x.shape[1])
-    for column in range(x.shape[1]):
+    moved = np.zeros(rows.shape[1])
+    for column in range(rows.shape[1]):
         shuffled = rows.copy()
         shuffled[:, column] = rng.permutation(rows[:, column])
         change = (few.predict_each(shuffled) - before) / np.where(scale > 0, scale, 1.0)
         moved[column] = np.sqrt((change**2).mean())
+    moved = moved[mean.columns.sources]
     return moved if moved.any() else None
 
 
@@ -219,49 +579,65 @@ def seed_regressor(estimator: Any, seed: int) -> Any:
     return estimator.set_params(**dict.fromkeys(loose, seed % 2**31))
 
 
-class _Folded:
-    """A regressor fitted once for each fold on the other rows."""
+def _spread_to_all(fitted: CrossFit, x: Array, sampled: Array, folds: Array) -> CrossFit:
+    """The cross-fit of a sample for all rows: each other row gets the mean of its fold's models."""
 
-    def __init__(
-        self,
-        name: str,
-        regressor: Any,
-        x: Array,
-        y: Array,
-        folds: list[tuple[Array, Array]],
-        weigh: Callable[[int], Array] | None = None,
-    ) -> None:
-        self.name, self.regressor = name, regressor
-        self.models: list[Any] = []
-        self.out_of_fold = np.empty_like(y)
-        target = y[:, 0] if y.shape[1] == 1 else y
-        for fold, (train, test) in enumerate(folds):
-            weights = {} if weigh is None else {_weight_name(regressor): weigh(fold)[train]}
-            model = clone(regressor).fit(x[train], target[train], **weights)
-            self.out_of_fold[test] = _columns(model.predict(x[test]), y.shape[1])
-            self.models.append(model)
+    def extend(part: CrossFit, rows: Array, known: Array) -> CrossFit:
+        labels = np.unique(folds[rows])
+        places = np.searchsorted(labels, folds[rows])
+        out_of_fold = np.empty((len(rows), part.out_of_fold.shape[1]))
+        seen = np.isin(rows, known)
+        out_of_fold[seen] = part.out_of_fold
+        for place in range(part.mean.n_folds):
+            new = ~seen & (places == place)
+            one = tuple(replace(p, models=p.models[place : place + 1]) for p in part.mean.parts)
+            out_of_fold[new] = replace(part.mean, parts=one).predict_each(x[rows[new]])[0]
+        return replace(part, out_of_fold=out_of_fold, folds=places)
 
-    def reweight(self, x: Array, y: Array, folds: list[tuple[Array, Array]], hoods: Neighborhoods) -> _Folded:
-        """The same with rows weighted by inverse local variance, as each fold's training rows show it."""
-
-        def weigh(fold: int) -> Array:
-            seen = np.zeros(len(x), bool)
-            seen[folds[fold][0]] = True
-            residuals = y - _columns(self.models[fold].predict(x), y.shape[1])
-            weights: Array = 1 / local_spread(hoods, residuals, seen) ** 2
-            return weights
-
-        return _Folded(f"{_WEIGHTED}{self.name}", self.regressor, x, y, folds, weigh)
+    everything = np.arange(len(x))
+    without = tuple(
+        (f, extend(part, everything[folds != f], sampled[folds[sampled] != f])) for f, part in fitted.without
+    )
+    return replace(extend(fitted, everything, sampled), without=without)
 
 
-def _clear_winner(fits: list[_Folded], error: Callable[[_Folded], float]) -> _Folded:
-    """The fit with the smallest error; the kernel only if it is better by a tenth.
+def _flat_without(fitted: CrossFit, y: Array, kept: Array, shift: bool) -> CrossFit:
+    intercept = y[kept].mean(0) if shift else np.zeros(y.shape[1])
+    mean = replace(fitted.mean, intercept=intercept)
+    return CrossFit(mean, np.broadcast_to(intercept, y[kept].shape), np.zeros(kept.sum(), np.int64), 0)
 
-    The kernel can follow noise that is nearly as smooth as the mean: on the nonlinear example it would be
-    chosen now and then for an error smaller by 1 %, where the polynomials' mean is a quarter closer to the
-    truth.
-    """
-    return min(fits, key=lambda fit: error(fit) * (_HANDICAP if fit.name == "kernel" else 1.0))
+
+def _stack_weights(predicted: list[Array], y: Array, importance: Array) -> Array:
+    """Weights on the simplex with the least weighted squared error; small ones are 0."""
+    if len(predicted) == 1:
+        return np.ones(1)
+    unit = _unit(y)
+    root = np.sqrt(importance / importance.mean()) * np.ones_like(y)
+    columns = np.stack([((m - y) / unit * root).ravel() for m in predicted], axis=1)
+    # Differences from y: what is minimised under sum(w) = 1 is |columns w|; a heavy row keeps the sum.
+    heavy = 1e3 * np.sqrt((columns**2).sum())
+    weights, _ = nnls(
+        np.vstack([columns, np.full((1, columns.shape[1]), heavy)]), np.append(np.zeros(len(columns)), heavy)
+    )
+    weights[weights < _LEAST / 2] = 0.0
+    total = weights.sum()
+    if not total > 0:
+        weights[int(np.argmin((columns**2).sum(0)))] = total = 1.0
+    found: Array = weights / total
+    return found
+
+
+def _near(views: Views) -> Neighborhoods:
+    """Balls that define what is local; of many rows they are disjoint cells, which take no search."""
+    x = views.expanded
+    if len(x) <= _SEARCHED_ROWS:
+        return rough_balls(x)
+    return Neighborhoods.cells(x - x.mean(0), _CELL_ROWS, Weighted.standardised(x))
+
+
+def _unit(y: Array) -> Array:
+    scale = y.std(0)
+    return np.where(scale > 0, scale, 1.0)
 
 
 def _takes_several_outputs(regressor: Any) -> bool:
@@ -283,8 +659,3 @@ def _calibrate(y: Array, predicted: Array, weights: Array) -> tuple[Array, Array
     together = (weights * (predicted - mean) * (y - y_mean)).sum(0)
     slope = np.clip(together / np.where(variance > 0, variance, 1.0), 0.0, 1.0)
     return y_mean - slope * mean, slope
-
-
-def _columns(values: Any, d: int) -> Array:
-    columns: Array = np.asarray(values, dtype=np.float64).reshape(-1, d)
-    return columns

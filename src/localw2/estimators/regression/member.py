@@ -26,6 +26,8 @@ def row_blocks(n: int) -> Iterator[slice]:
 class Member(ABC):
     """A way to draw y at rows x (N, p), which are numbers in the units of the table."""
 
+    title: str  # what ``weights_`` calls it
+
     @abstractmethod
     def sample(self, x: Array, n_samples: int, rng: np.random.Generator) -> Array:
         """Independent draws (S, N, d): draws, and rows within a draw, are independent."""

@@ -10,12 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from localw2._validation import Array, check_flag
+from localw2._validation import Array, check_count, check_flag
+from localw2.balls.norms import Norm
 from localw2.estimators.regression.balls import ChosenBalls, RowPlan, choose_balls, plan_rows
 from localw2.estimators.regression.choice import choose_by_training
 from localw2.estimators.regression.loss import ResidualLoss
+from localw2.estimators.regression.mean import measure_relevance
 from localw2.estimators.regression.member import PREDICTION_DRAWS, Member, row_blocks
 from localw2.estimators.regression.outcomes import MATCHED_DRAWS, MATCHED_ROWS, Rounding
+from localw2.estimators.settings import choose_discrepancy
 from localw2.models.network import RandomLayer, RandomMLP
 from localw2.training.config import FitConfig
 from localw2.training.loop import train
@@ -23,7 +26,6 @@ from localw2.training.loop import train
 if TYPE_CHECKING:
     from localw2.estimators.regression.mean import CrossFit, FoldedMean
     from localw2.estimators.regression.outcomes import Outcomes
-    from localw2.losses.discrepancies import Discrepancy
     from localw2.training.config import Fit
 
 FARTHEST = 1e100  # from 0, in the network's units: squares are still numbers
@@ -36,32 +38,63 @@ _FAR = 1e12  # unless an input is so large that squares of what comes of it migh
 @final
 @dataclass(frozen=True)
 class Network:
-    """How a network is built and trained; see ``LocalW2Regressor`` for the settings."""
+    """A law by the paper's method: a network with random weights, trained by the local loss on residuals.
 
-    discrepancy: Discrepancy
-    debiased: bool
-    width: int
-    depth: int
-    residual: bool
-    activation: str
-    n_draws: int
-    standardize: bool
-    max_epochs: int
-    learning_rate: float
-    weight_decay: float
-    schedule: str
-    batch_balls: int | None
+    Parameters
+    ----------
+    discrepancy : {"w2", "sliced", "mmd", "energy", "mse", "meanvar"} or Discrepancy
+        "w2" is the squared W2 for one output. For several outputs it is the sliced W2 if debiased, because
+        the debiased W2 is not minimised by the truth on few rows, and the exact assignment if not. "mse" and
+        "meanvar" are the paper's comparisons: they do not identify the spread.
+    debiased : bool
+        Remove the shrinkage of the spread by finite balls ("w2" and "sliced" only). With a base it also
+        divides residuals by their local spread, so that rows have equal weight, and holds the mean of the
+        network near 0 where the residuals show no mean in the balls (see ``anchor_strength``).
+    width, depth, residual, activation
+        The network, see ``RandomMLP``.
+    n_draws : int
+        Draws of the network at every row in a training step.
+    standardize : bool
+        Train on standardised inputs and on residuals of unit spread, several outputs decorrelated.
+    epochs, learning_rate, weight_decay, schedule, batch_balls
+        Training, see ``FitConfig``; ``batch_balls=None`` takes all balls in a step. Beyond 50 000 rows an
+        epoch is a few steps on some balls.
+
+    >>> Network(width=20, epochs=100)
+    Network(discrepancy='w2', debiased=True, width=20, depth=2, ..., epochs=100, ...)
+    """
+
+    discrepancy: Any = "w2"
+    debiased: bool = True
+    width: int = 50
+    depth: int = 2
+    residual: bool = True
+    activation: str = "relu"
+    n_draws: int = 4
+    standardize: bool = True
+    epochs: int = 400
+    learning_rate: float = 0.02
+    weight_decay: float = 0.005
+    schedule: str = "cosine"
+    batch_balls: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("debiased", "residual", "standardize"):
             check_flag(getattr(self, name), name)
-        # Refuses bad settings before the mean is fitted, which may take long.
+        choose_discrepancy(self.discrepancy, self.debiased, 1)
+        check_count(self.epochs, "epochs", 1)
+        self.config()  # checks the other settings of training
         RandomMLP(1, 1, self.width, self.depth, self.residual, self.activation, generator=torch.Generator())
+
+    @property
+    def name(self) -> str:
+        """What ``weights_`` calls it."""
+        return "network"
 
     def config(self, **settings: Any) -> FitConfig:
         """The settings of training, with those given on top."""
         return FitConfig(
-            max_epochs=self.max_epochs,
+            max_epochs=self.epochs,
             learning_rate=self.learning_rate,
             weight_decay=self.weight_decay,
             schedule=self.schedule,
@@ -82,8 +115,10 @@ class Network:
         config: FitConfig,
     ) -> TrainedNetwork:
         """Train on the residuals of rows x (N, p), y (N, d) from a cross-fitted mean."""
+        scale, center = fitted.mean.scale, fitted.out_of_fold
+        rows, shown = fitted.mean.columns.expand(x), scale.forward(y)
         net = RandomMLP(
-            x.shape[1],
+            rows.shape[1],
             y.shape[1],
             self.width,
             self.depth,
@@ -91,26 +126,32 @@ class Network:
             self.activation,
             generator=torch.Generator().manual_seed(config.seed),
         ).to(device)
-        residuals = y - fitted.out_of_fold
-        units, whiten = Units.of(x, residuals, self.standardize)
+        residuals = shown - center
+        units, whiten = Units.of(rows, residuals, self.standardize)
         residuals = residuals @ whiten
-        inputs = units.inputs(x).to(device, torch.float32)
-        loss = ResidualLoss(self.discrepancy, len(fitted.mean.models) > 0 and self.debiased, device)
+        inputs = units.inputs(rows).to(device, torch.float32)
+        discrepancy = choose_discrepancy(self.discrepancy, self.debiased, y.shape[1])
+        loss = ResidualLoss(discrepancy, len(fitted.mean.parts) > 0 and self.debiased, device)
+        given = delta if isinstance(delta, list | tuple) else [delta]
+        asked = any(isinstance(one, str) for one in given) and not isinstance(norm, Norm)
+        relevance = measure_relevance(fitted.mean, x) if asked and fitted.mean.parts else None
         if isinstance(delta, list | tuple):
-            options = [choose_balls(x, y, fitted, one, norm, self.debiased) for one in delta]
-            chosen = choose_by_training(options, x, residuals, inputs, net, loss, config)
+            options = [
+                choose_balls(rows, shown, center, one, norm, self.debiased, relevance) for one in delta
+            ]
+            chosen = choose_by_training(options, rows, residuals, inputs, net, loss, config)
         else:
-            chosen = choose_balls(x, y, fitted, delta, norm, self.debiased)
-        hoods = chosen.neighborhoods(x)
+            chosen = choose_balls(rows, shown, center, delta, norm, self.debiased, relevance)
+        hoods = chosen.neighborhoods(rows)
         plan = plan_rows(hoods, chosen.balls, self.batch_balls, fitted.n_rows)
         config = plan.apply(config)
-        objective = loss.objective(x, residuals, chosen, hoods, plan.batch_balls is not None)
+        objective = loss.objective(rows, residuals, chosen, hoods, plan.batch_balls is not None)
         fit = train(net, objective, inputs, config)
         net = net.cpu().double().eval()
         rounding = Rounding.halfway(outcomes)
         if not outcomes.free:
-            draws = _draws_to_match(net, units, x, fitted.out_of_fold, config.seed)
-            rounding = Rounding.match(outcomes, draws, y)
+            draws = _draws_to_match(net, units, rows, center, config.seed)
+            rounding = Rounding.match(outcomes, scale.backward(draws), y)
         member = NetworkMember(net, units, fitted.mean, rounding, config.seed)
         return TrainedNetwork(member, fit, chosen, plan)
 
@@ -180,21 +221,23 @@ class NetworkMember(Member):
     mean: FoldedMean
     rounding: Rounding
     seed: int
+    title: str = "network"
 
     def sample(self, x: Array, n_samples: int, rng: np.random.Generator) -> Array:
         """Independent draws (S, N, d)."""
         generator = torch.Generator().manual_seed(int(rng.integers(2**63)))
-        inputs = self.units.inputs(x)
+        inputs = self._inputs(x)
         centers = self.mean.predict_each(x)
         which = rng.integers(len(centers), size=(n_samples, len(x)))
         draws = independent_draws(self.net, inputs, n_samples, generator).numpy() @ self.units.y_factor
-        return self.rounding.apply(draws + centers[which, np.arange(len(x))])
+        draws = self.mean.scale.backward(draws + centers[which, np.arange(len(x))])
+        return self.rounding.apply(draws)
 
     def moments(self, x: Array) -> tuple[Array, Array]:
         """Mean and variance (N, d): those of the folds' means and of balanced draws, added."""
-        if not self.rounding.outcomes.free:
+        if not (self.rounding.outcomes.free and self.mean.scale.is_identity):
             return super().moments(x)
-        inputs = self.units.inputs(x)  # first: rows that are too far out must not reach the regressors
+        inputs = self._inputs(x)  # first: rows that are too far out must not reach the regressors
         centers = self.mean.predict_each(x)
         mean, variance = centers.mean(0), centers.var(0)
         for rows, draws in self._centred_draws(inputs):
@@ -204,11 +247,14 @@ class NetworkMember(Member):
 
     def common_draws(self, x: Array) -> Iterator[tuple[slice, Array]]:
         """Draws (S, rows, d) with the same omegas at every row, the folds taking turns."""
-        inputs = self.units.inputs(x)
+        inputs = self._inputs(x)
         centers = self.mean.predict_each(x)
         which = np.arange(PREDICTION_DRAWS) % len(centers)
         for rows, draws in self._centred_draws(inputs):
-            yield rows, self.rounding.apply(draws + centers[:, rows][which])
+            yield rows, self.rounding.apply(self.mean.scale.backward(draws + centers[:, rows][which]))
+
+    def _inputs(self, x: Array) -> Tensor:
+        return self.units.inputs(self.mean.columns.expand(x))
 
     def _centred_draws(self, inputs: Tensor) -> Iterator[tuple[slice, Array]]:
         """Draws around the mean, (S, rows, d), some rows at a time."""

@@ -236,8 +236,9 @@ def _ends(y: Array, bounds: Any) -> tuple[float, float]:
         enough = max(PILE_ROWS, PILE_SHARE * len(y))
         low, high = y.min(), y.max()
         spread = low < high
+        never_negative = 0.0 if low >= 0 else -np.inf
         return (
-            low if spread and (y == low).sum() >= enough else -np.inf,
+            low if spread and (y == low).sum() >= enough else never_negative,
             high if spread and (y == high).sum() >= enough else np.inf,
         )
     try:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 from scipy.spatial import cKDTree
@@ -14,8 +14,13 @@ from scipy.special import betaincinv, chdtr, chdtrc, ndtr, ndtri, stdtr
 from scipy.stats import kstest
 
 from localw2._validation import Array, check_radius
+from localw2.balls.neighborhoods import Neighborhoods, check_given
 from localw2.balls.norms import Norm, Weighted, check_norm
+from localw2.judging.inputs import MISSING
 from localw2.metrics import crps, energy_score, pit
+
+if TYPE_CHECKING:
+    from localw2.judging.inputs import Input
 
 LEVEL = 0.05  # probability that a calibrated sampler is called wrong, over all tests together
 FEW_ROWS = 20  # fewer rows show only gross errors and are not cut into regions
@@ -45,6 +50,7 @@ class Group:
     ``shift`` and ``spread`` are the mean and SD of the normal scores of y among its draws, 0 and 1 if
     calibrated: y lies ``shift`` SDs above its draws and scatters ``spread`` times as widely. ``coverage`` is
     (nominal, share, low, high) for each level; ``adjusted`` holds the Holm-adjusted p-value of each test.
+    ``words`` says which values of ``by`` the group has where ``low`` and ``high`` do not.
     """
 
     output: int
@@ -57,6 +63,7 @@ class Group:
     coverage: tuple[tuple[float, float, float, float], ...]
     pvalues: dict[str, float]
     adjusted: dict[str, float]
+    words: str = ""
 
     @property
     def overall(self) -> bool:
@@ -86,7 +93,8 @@ class Group:
 
     @property
     def _values(self) -> str:
-        return f"= {self.low:.3g}" if self.low == self.high else f"in [{self.low:.3g}, {self.high:.3g}]"
+        numbers = f"= {self.low:.3g}" if self.low == self.high else f"in [{self.low:.3g}, {self.high:.3g}]"
+        return self.words or numbers
 
     def describe(self, test: str, whose: str = "") -> tuple[str, str]:
         """The kind of error that a failed test reveals, and a sentence; ``whose`` says of which output."""
@@ -179,27 +187,56 @@ def choose_pairs(d: int, rng: np.random.Generator) -> Pairs:
 
 
 def check_groups(
-    rows: RowStatistics, x: Array, names: list[str], coverages: tuple[float, ...], n_regions: int
+    rows: RowStatistics, x: Array, inputs: Sequence[Input], coverages: tuple[float, ...], n_regions: int
 ) -> tuple[list[Group], list[int]]:
     """Test every group of every output, without adjustment, and rank the columns of x by relevance.
 
-    Regions are quantile groups of the predicted mean, the predicted SD and the columns of x along which these
-    two change most.
+    Regions are quantile groups of the predicted mean, the predicted SD and the columns of x (N, p) along
+    which these two change most; of a categorical column they are its most frequent categories.
     """
     n, d = rows.pit.shape
     both = np.column_stack([rows.centre, rows.width])
-    relevance = [max(_measure_relevance(column, values) for values in both.T) for column in x.T]
+    cuts = [cut_input(each, column, 10) for each, column in zip(inputs, x.T, strict=True)]
+    relevance = [max(_measure_relevance([r for r, _ in cut], values) for values in both.T) for cut in cuts]
     order = [int(i) for i in np.argsort(-np.array(relevance), kind="stable")]
     found = []
     for k in range(d):
         found.append(_test_group(k, ALL_ROWS, np.zeros(1), rows.pit[:, k], coverages))
-        cut = list(zip(PREDICTIONS, (rows.centre[:, k], rows.width[:, k]), strict=True))
-        cut += [(names[i], x[:, i]) for i in order[:RELEVANT]]
-        for name, values in cut if n >= FEW_ROWS else []:
-            for region in cut_regions(values, n_regions):
-                if SMALLEST_REGION <= len(region) < n:
-                    found.append(_test_group(k, name, values[region], rows.pit[region, k], coverages))
+        if n < FEW_ROWS:
+            continue
+        cut: list[tuple[str, Array, Array, str]] = []
+        for name, values in zip(PREDICTIONS, (rows.centre[:, k], rows.width[:, k]), strict=True):
+            cut += [(name, values, region, "") for region in cut_regions(values, n_regions)]
+        for i in order[:RELEVANT]:
+            regions = cut_input(inputs[i], x[:, i], n_regions)
+            cut += [(inputs[i].name, x[:, i], region, words) for region, words in regions]
+        for name, values, region, words in cut:
+            if SMALLEST_REGION <= len(region) < n:
+                found.append(_test_group(k, name, values[region], rows.pit[region, k], coverages, words))
     return found, order
+
+
+def cut_input(each: Input, values: Array, n_regions: int) -> list[tuple[Array, str]]:
+    """Row numbers of groups of an input (N,), and its values in words: quantile groups, or categories.
+
+    Of many categories, those beyond the ``n_regions`` most frequent ones form one group. Missing values form
+    a group of their own.
+    """
+    missing, seen = np.flatnonzero(np.isnan(values)), np.flatnonzero(~np.isnan(values))
+    found: list[tuple[Array, str]] = []
+    if each.kind == "category":
+        codes, counts = np.unique(values[seen], return_counts=True)
+        codes = codes[np.argsort(-counts, kind="stable")]
+        frequent = np.sort(codes if len(codes) <= n_regions + 1 else codes[:n_regions])
+        found += [(np.flatnonzero(values == code), f"= {each.show(code)}") for code in frequent]
+        if len(frequent) < len(codes):
+            rest = seen[~np.isin(values[seen], frequent)]
+            found.append((rest, f"one of {len(codes) - len(frequent)} other categories"))
+    elif len(seen):
+        for part in cut_regions(values[seen], n_regions):
+            low, high = (each.show(end, 3) for end in (values[seen[part]].min(), values[seen[part]].max()))
+            found.append((seen[part], f"= {low}" if low == high else f"in [{low}, {high}]"))
+    return found + ([(missing, f"= {MISSING}")] if len(missing) else [])
 
 
 def cut_regions(values: Array, n_regions: int) -> list[Array]:
@@ -211,10 +248,9 @@ def cut_regions(values: Array, n_regions: int) -> list[Array]:
     return [np.flatnonzero(label == i) for i in np.unique(label)]
 
 
-def _measure_relevance(column: Array, values: Array) -> float:
-    """The share of the variance of values (N,) that groups of the column explain beyond chance."""
+def _measure_relevance(parts: list[Array], values: Array) -> float:
+    """The share of the variance of values (N,) that groups of rows explain beyond chance."""
     variance = float(values.var())
-    parts = cut_regions(column, 10)
     if variance == 0 or len(values) <= len(parts):
         return 0.0
     between = sum(len(rows) * (values[rows].mean() - values.mean()) ** 2 for rows in parts)
@@ -222,7 +258,9 @@ def _measure_relevance(column: Array, values: Array) -> float:
     return 1 - (1 - share) * (len(values) - 1) / (len(values) - len(parts))
 
 
-def _test_group(k: int, by: str, values: Array, u: Array, coverages: tuple[float, ...]) -> Group:
+def _test_group(
+    k: int, by: str, values: Array, u: Array, coverages: tuple[float, ...], words: str = ""
+) -> Group:
     r"""Test one group of rows, given its PIT u (n,), whose normal scores are z.
 
     If the draws are calibrated, z are independent N(0, 1), so that :math:`\sqrt n \bar z` is N(0, 1) and
@@ -242,7 +280,7 @@ def _test_group(k: int, by: str, values: Array, u: Array, coverages: tuple[float
     levels = [(c, *exact_share(int(hits), n)) for c, hits in zip(coverages, inside.sum(0), strict=True)]
     ends = float(values.min()), float(values.max())
     spread = float(np.sqrt(squares / (n - 1)))
-    return Group(k, by, *ends, n, shift, spread, tuple(levels), pvalues, {})
+    return Group(k, by, *ends, n, shift, spread, tuple(levels), pvalues, {}, words)
 
 
 def _score_normal(u: Array) -> Array:
@@ -341,25 +379,35 @@ def measure_skill(
 
 
 def check_inputs(
-    x: Array, training: Array | None, delta: float | None, norm: Norm | None, rng: np.random.Generator
+    x: Array,
+    training: Array | None,
+    delta: float | Neighborhoods | None,
+    norm: Norm | None,
+    rng: np.random.Generator,
 ) -> dict[str, Any]:
     """Count the training rows near each row, and find rows with few of them or outside all of them.
 
-    Outside is beyond the range of a column, or farther from all training rows than those are apart.
+    Given balls of x say how many *other* rows of x are near; their delta is NaN. Outside is beyond the range
+    of a column, or farther from all training rows than those are apart.
     """
     reference = x if training is None else training
     kept = reference
     if len(reference) > REFERENCE and x.shape[1] > TREE_COLUMNS:
         kept = reference[rng.choice(len(reference), REFERENCE, replace=False)]
     in_std = Weighted.standardised(reference)
-    norm = in_std if norm is None and delta is None else check_norm(norm)
-    among, at, share = norm.embed(kept), norm.embed(x), len(kept) / len(reference)
-    if delta is None:
-        rank = min(len(among), 1 + max(1, round(FEW_NEAR * share)))
-        delta = float(np.quantile(_measure_reach(_choose_places(among, rng), among, rank), 0.99))
-    delta = check_radius(delta)
-    # Without training rows a row must not count itself; a random subset holds it with this probability.
-    sizes = np.maximum(_count_near(at, among, delta) / share - (training is None), 0.0)
+    if isinstance(delta, Neighborhoods):
+        check_given(delta, "delta", len(x), norm)
+        sizes = delta.average(delta.sizes.numpy() - 1.0, otherwise=0.0)
+        delta = math.nan
+    else:
+        norm = in_std if norm is None and delta is None else check_norm(norm)
+        among, at, share = norm.embed(kept), norm.embed(x), len(kept) / len(reference)
+        if delta is None:
+            rank = min(len(among), 1 + max(1, round(FEW_NEAR * share)))
+            delta = float(np.quantile(_measure_reach(_choose_places(among, rng), among, rank), 0.99))
+        delta = check_radius(delta)
+        # Without training rows a row must not count itself; a random subset holds it with this probability.
+        sizes = np.maximum(_count_near(at, among, delta) / share - (training is None), 0.0)
     outside = None
     if training is not None:
         outside = ((x < training.min(0)) | (x > training.max(0))).any(1)

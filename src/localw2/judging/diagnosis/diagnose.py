@@ -16,10 +16,12 @@ from localw2._wording import align, to_plain
 from localw2.judging.diagnosis import checks
 from localw2.judging.diagnosis.checks import FEW_NEAR, LEVEL
 from localw2.judging.diagnosis.plots import draw_diagnosis
+from localw2.judging.inputs import Input
 from localw2.judging.sampler import SamplerDraws, as_inputs, encode_rows, find_owner, has_table
 from localw2.judging.seen_rows import SeenRows, SeenRowsWarning, judge_seen
 
 if TYPE_CHECKING:
+    from localw2.balls.neighborhoods import Neighborhoods
     from localw2.balls.norms import Norm
     from localw2.judging.diagnosis.checks import Dependence, Group
 
@@ -72,7 +74,12 @@ class Diagnosis:
     std: Array
     residual: Array
     place: Array
-    place_name: str
+    place_input: Input
+
+    @property
+    def place_name(self) -> str:
+        """The name of the most relevant column of x, whose values are ``place``."""
+        return self.place_input.name
 
     @property
     def calibrated(self) -> bool:
@@ -181,6 +188,8 @@ class Diagnosis:
         if self.sparse.sum() > usual + 3 * math.sqrt(usual):
             whose = "other" if self.extrapolated is None else "training"
             few = f"fewer than {FEW_NEAR} {whose} rows within {self.delta:.3g}"
+            if math.isnan(self.delta):
+                few = f"fewer than {FEW_NEAR} other rows in their balls"
             lines.append(f"{self.sparse.sum()} of {self.n_rows} rows have {few}, so little is known there.")
         if self.extrapolated is not None and self.extrapolated.any():
             rows = f"{self.extrapolated.sum()} of {self.n_rows} rows"
@@ -205,7 +214,7 @@ class Diagnosis:
     def to_dict(self) -> dict[str, Any]:
         """The findings as plain JSON types, without the values of individual rows; None where undefined."""
         of_rows = [name for name, value in vars(self).items() if isinstance(value, np.ndarray)]
-        hidden = {*of_rows, "extrapolated", "place_name"}
+        hidden = {*of_rows, "extrapolated", "place_input"}
         found = {name: value for name, value in vars(self).items() if name not in hidden}
         found |= {name: [vars(entry) for entry in found[name]] for name in ("groups", "dependence")}
         found |= {"calibrated": self.calibrated, "verdict": self.verdict}
@@ -234,7 +243,7 @@ def diagnose(
     n_samples: int = 200,
     x_train: Any = None,
     y_train: Any = None,
-    delta: float | None = None,
+    delta: float | Neighborhoods | None = None,
     norm: Norm | None = None,
     coverages: tuple[float, ...] = (0.5, 0.8, 0.9, 0.95),
     n_regions: int = 4,
@@ -249,7 +258,8 @@ def diagnose(
     ``sample`` returns them. Draws must be independent between rows.
 
     The rank of y among its draws (``metrics.pit``) is tested in all rows and in ``n_regions`` quantile groups
-    of the predicted mean, the predicted SD and the three most relevant columns of x: is y too high or too
+    of the predicted mean, the predicted SD and the three most relevant columns of x (of a categorical one, in
+    its most frequent categories): is y too high or too
     low, are the draws too narrow or too wide, is the shape wrong, and for several outputs, do pairs of them
     vary together as in the draws? From S = 40 on, some draws (every second, at most about 50) define the
     groups and the others rank y. The tests are exact for any S >= 2 and Holm-adjusted, so that a calibrated
@@ -259,9 +269,11 @@ def diagnose(
     The score is compared with that of a forecast that ignores x: draws from ``y_train``, or from the other
     rows of y. Inputs are compared with ``x_train``, or with the other rows of x: rows with fewer than 5 of
     these within ``delta`` in ``norm`` are ``sparse`` (by default with x in SDs, and the delta at which 1 % of
-    the rows are). With ``x_train``, rows are ``extrapolated`` if a column is outside its range, or if they
-    are farther from the nearest training row than 99.5 % of training rows are from theirs. ``names`` are the
-    names of the columns of x; a data frame brings its own.
+    the rows are). ``delta`` may also be balls of the rows x, such as ``Neighborhoods.leaves(forest, x)``, of
+    which a row should have at least 5 others in its own, on average. With ``x_train``, rows are
+    ``extrapolated`` if a column is outside its range, or if they are farther from the nearest training row
+    than 99.5 % of training rows are from theirs. ``names`` are the names of the columns of x; a data frame
+    brings its own.
 
     >>> rng = np.random.default_rng(0)
     >>> x = rng.uniform(size=(400, 1))
@@ -275,7 +287,7 @@ def diagnose(
     """
     owner = find_owner(sampler)
     inputs, y = _check_data(encode_rows(owner, x), y)
-    called = _name_columns(owner, x, names, inputs.shape[1])
+    places, columns = _list_columns(owner, x, inputs, names)
     levels = tuple(check_probability(level, "coverages") for level in np.atleast_1d(coverages).tolist())
     n_regions = check_count(n_regions, "n_regions", 1)
     rng = np.random.default_rng(seed_from(random_state))
@@ -289,7 +301,7 @@ def diagnose(
     _warn_of_seen(owner, training, outputs, inputs, y)
     (n, d), pairs = y.shape, checks.choose_pairs(y.shape[1], rng)
     rows = checks.RowStatistics.of(y, samples, pairs, rng)
-    groups, order = checks.check_groups(rows, inputs, called, levels, n_regions)
+    groups, order = checks.check_groups(rows, places, columns, levels, n_regions)
     groups, dependence, n_tests = checks.adjust_pvalues(groups, checks.check_pairs(rows.joint, pairs))
     residual = y - rows.mean
     spreads = [checks.measure_spread(residual[:, k], rows.std[:, k], len(samples)) for k in range(d)]
@@ -311,8 +323,8 @@ def diagnose(
         mean=rows.mean,
         std=rows.std,
         residual=residual,
-        place=inputs[:, order[0]],
-        place_name=called[order[0]],
+        place=places[:, order[0]],
+        place_input=columns[order[0]],
     )
 
 
@@ -350,14 +362,18 @@ def _check_training(values: Any, rows: Array, name: str) -> Array:
     return training
 
 
-def _name_columns(owner: Any, x: Any, names: Any, p: int) -> list[str]:
-    """The names of the p columns that x has once it is encoded."""
-    called = getattr(x, "columns", ()) if names is None else names
+def _list_columns(owner: Any, x: Any, inputs: Array, names: Any) -> tuple[Array, list[Input]]:
+    """The columns (N, p) that regions are made of, those of the table if there is one, and their meaning."""
     if has_table(owner):
-        called = owner.columns_.encoded_names(names)
+        places, columns = owner.list_inputs(x, names)
+        return places, columns
+    p = inputs.shape[1]
+    called = getattr(x, "columns", ()) if names is None else names
     if names is not None and len(called) != p:
         raise ValueError(f"names has {len(called)} entries but x has {p} column(s); pass one per column.")
-    return list(map(str, called)) if len(called) == p else ["x"] if p == 1 else [f"x{i}" for i in range(p)]
+    if len(called) != p:
+        called = ["x"] if p == 1 else [f"x{i}" for i in range(p)]
+    return inputs, [Input(str(name), "number") for name in called]
 
 
 def _warn_of_seen(owner: Any, x_train: Array | None, y_train: Array | None, x: Array, y: Array) -> None:
@@ -371,8 +387,8 @@ def _warn_of_seen(owner: Any, x_train: Array | None, y_train: Array | None, x: A
     share, beyond_chance = judge_seen(seen, x, y) if isinstance(seen, SeenRows) else (0.0, False)
     if beyond_chance:
         warnings.warn(
-            f"{100 * share:.0f} % of the rows are training rows, on which a fit looks better than it is. "
-            "Diagnose it on held-out rows.",
+            f"{share * len(x):.0f} of these {len(x)} rows ({100 * share:.0f} %) are training rows, on which a "
+            "fit looks better than it is. Diagnose it on held-out rows.",
             SeenRowsWarning,
             stacklevel=3,
         )

@@ -8,13 +8,16 @@ import numpy as np
 from scipy.stats import binom
 
 from localw2._validation import Array
+from localw2.judging.inputs import DAY, MISSING
 from localw2.plots import DATA, MODEL, _pyplot
 
 if TYPE_CHECKING:
     from localw2.judging.diagnosis.diagnose import Diagnosis
+    from localw2.judging.inputs import Input
 
 # More points would overlap and slow down drawing.
 MAX_POINTS = 2000
+MOST_CATEGORIES = 8  # with a place of their own in a panel
 INK = "#444a54"
 
 
@@ -43,20 +46,64 @@ def _draw_coverage(coverage: Array, ax: Any) -> None:
     ax.set_title("Do intervals cover as often as they should?", fontsize=10.5)
 
 
-def _draw_pit_along(place: Array, pit: Array, name: str, ax: Any) -> None:
-    """PIT values (N,) against an input or a prediction (N,), with their quantiles in groups of rows."""
+def _draw_pit_along(place: Array, pit: Array, each: Input, ax: Any) -> None:
+    """PIT values (N,) against an input (N,), with their quantiles in groups of rows, or by category."""
     shown = np.linspace(0, len(pit) - 1, min(len(pit), MAX_POINTS)).astype(int)
-    ax.plot(place[shown], pit[shown], ".", ms=2.5, color=DATA, alpha=0.5, zorder=1)
-    groups = _group_rows(place)
-    centre = [np.median(place[rows]) for rows in groups]
+    if each.kind == "category":
+        groups, words = group_categories(each, place, MOST_CATEGORIES)
+        position = np.full(len(place), np.nan)
+        for i, rows in enumerate(groups):
+            # Spread out evenly in the order of the rows: random places would differ from run to run.
+            position[rows] = i + 0.6 * ((0.618 * np.arange(len(rows))) % 1 - 0.5)
+        label_categories(ax, words)
+        style = "o"
+    else:
+        position = as_axis(each, place)
+        groups, style = _group_rows(place), "o-"
+    size = 3 if style == "o-" else 5
+    ax.plot(position[shown], pit[shown], ".", ms=2.5, color=DATA, alpha=0.5, zorder=1)
+    centre = np.arange(len(groups))
+    if each.kind != "category":
+        centre = as_axis(each, np.array([np.median(place[rows]) for rows in groups]))
     for level in (0.1, 0.5, 0.9):
         label = "10, 50 and 90 % quantiles, by group" if level == 0.5 else None
         ax.axhline(level, color=INK, lw=1, ls="--", zorder=2)
         found = [np.quantile(pit[rows], level) for rows in groups]
-        ax.plot(centre, found, "o-", ms=3, lw=1.5, color=MODEL, label=label, zorder=3)
-    ax.set(ylim=(0, 1.22), xlabel=name, ylabel="rank of y among its draws (PIT)")
+        ax.plot(centre, found, style, ms=size, lw=1.5, color=MODEL, label=label, zorder=3)
+    ax.set(ylim=(0, 1.22), xlabel=each.name, ylabel="rank of y among its draws (PIT)")
     ax.set_yticks([0, 0.1, 0.5, 0.9, 1])
-    ax.set_title(f"Where is it wrong? Along {name}", fontsize=10.5)
+    ax.set_title(f"Where is it wrong? Along {each.name}", fontsize=10.5)
+
+
+def group_categories(each: Input, values: Array, most: int) -> tuple[list[Array], list[str]]:
+    """Row numbers by category (N,), at most so many of the most frequent ones, and their names."""
+    seen = values[~np.isnan(values)]
+    codes, counts = np.unique(seen, return_counts=True)
+    codes = np.sort(codes[np.argsort(-counts, kind="stable")[:most]])
+    groups = [np.flatnonzero(values == code) for code in codes]
+    words = [each.show(code) for code in codes]
+    if len(seen) < len(values):
+        groups.append(np.flatnonzero(np.isnan(values)))
+        words.append(MISSING)
+    return groups, words
+
+
+def label_categories(ax: Any, words: list[str]) -> None:
+    """Name the places 0, 1, ... of an axis, in slanted letters if they would not fit side by side."""
+    short = [word if len(word) <= 18 else f"{word[:17]}\N{HORIZONTAL ELLIPSIS}" for word in words]
+    slanted = sum(map(len, short)) > 34
+    style = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"} if slanted else {}
+    ax.set_xticks(range(len(words)), short, fontsize=9, **style)
+    ax.set_xlim(-0.6, len(words) - 0.4)
+
+
+def as_axis(each: Input, values: Array) -> Array:
+    """Values of a numeric input for an axis; days as dates, which get ticks of their own."""
+    if each.kind != "date":
+        return values
+    seen = np.isfinite(values)
+    moments = np.where(seen, values * DAY, 0).round().astype("M8[s]")
+    return np.where(seen, moments, np.datetime64("NaT"))
 
 
 def _draw_spread(std: Array, residual: Array, ax: Any) -> None:
@@ -88,7 +135,7 @@ def draw_diagnosis(found: Diagnosis, k: int, axes: Any = None) -> Any:
     overall = next(group for group in found.groups if group.output == k)
     _draw_pit(found.pit[:, k], axes[0])
     _draw_coverage(np.array(overall.coverage), axes[1])
-    _draw_pit_along(found.place, found.pit[:, k], found.place_name, axes[2])
+    _draw_pit_along(found.place, found.pit[:, k], found.place_input, axes[2])
     _draw_spread(found.std[:, k], found.residual[:, k], axes[3])
     for ax in axes:
         ax.legend(frameon=False, fontsize=8, loc="best")
@@ -97,6 +144,7 @@ def draw_diagnosis(found: Diagnosis, k: int, axes: Any = None) -> Any:
 
 
 def _group_rows(values: Array) -> list[Array]:
-    """At most 10 groups of rows with similar values, at least 8 rows each where possible."""
-    parts = int(np.clip(len(values) // 8, 1, 10))
-    return [rows for rows in np.array_split(np.argsort(values, kind="stable"), parts) if len(rows)]
+    """At most 10 groups of rows with similar values, at least 8 rows each where possible; none is missing."""
+    order = np.argsort(values, kind="stable")[: np.count_nonzero(~np.isnan(values))]
+    parts = int(np.clip(len(order) // 8, 1, 10))
+    return [rows for rows in np.array_split(order, parts) if len(rows)]

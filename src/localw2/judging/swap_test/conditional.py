@@ -19,7 +19,7 @@ from localw2._validation import (
     check_radius,
     seed_from,
 )
-from localw2.balls.neighborhoods import Nearest
+from localw2.balls.neighborhoods import Nearest, Neighborhoods, check_given
 from localw2.balls.norms import Norm, Weighted, check_norm
 from localw2.balls.ragged import Balls, compact, merge
 from localw2.balls.search import BallSearch, nearest_search, radius_search
@@ -139,7 +139,7 @@ def conditional_test(
     x: Any,
     y: Any,
     sampler: Any,
-    delta: float | Nearest | str | None = "auto",
+    delta: float | Nearest | Neighborhoods | str | None = "auto",
     *,
     norm: Norm | None = None,
     n_permutations: int = 999,
@@ -164,7 +164,9 @@ def conditional_test(
     k nearest rows instead, and None makes one ball of all rows. The default, "auto", takes the nearest third
     of the rows for one input and the nearest fifth for several (at least 20, at most ``max_size``), in
     standardised columns unless ``norm`` is given. It depends on x alone and not on y or yhat, so a swap
-    cannot change the balls and the p-value stays exact.
+    cannot change the balls and the p-value stays exact. Other balls of these rows are taken as they are, such
+    as ``delta=Neighborhoods.leaves(forest, x)``: one of the balls of each centre, at random. They too must
+    not depend on y, so the forest must have been grown on other rows.
 
     x is (N, p); y is (N,), (N, d), or (N, T, d) for trajectories, each of which is swapped as a whole.
     ``sampler`` is a function of x that returns one draw for every row, of the shape of y, or it has (or is) a
@@ -336,7 +338,7 @@ def _check_independent(pairs: SwapPairs) -> None:
 
 def _find_balls(
     x: Array,
-    delta: float | Nearest | str | None,
+    delta: float | Nearest | Neighborhoods | str | None,
     norm: Norm | None,
     max_size: int,
     n_centers: int | None,
@@ -347,6 +349,8 @@ def _find_balls(
     wanted = MOST_CENTERS if n_centers is None else check_count(n_centers, "n_centers", 1)
     max_size = check_count(max_size, "max_size", 2, why="a swap changes nothing in a ball of one row")
     auto = isinstance(delta, str) and delta == "auto"
+    if isinstance(delta, Neighborhoods):
+        check_given(delta, "delta", len(x), norm)
     norm = Weighted.standardised(x) if auto and norm is None else check_norm(norm)
     seed, order = int(rng.integers(2**63)), rng.permutation(len(x))
     if delta is None:
@@ -355,20 +359,39 @@ def _find_balls(
         share = AUTO_SHARE_OF_ONE_INPUT if x.shape[1] == 1 else AUTO_SHARE
         delta = Nearest(min(max_size, len(x), max(LEAST_AUTO, len(x) // share)))
     search: BallSearch
-    if isinstance(delta, Nearest):
-        k = check_count(delta.k, "k of Nearest", 2, why="a swap changes nothing in a ball of one row")
-        search = nearest_search(x, min(k, len(x)), norm, max_size, seed)
+    if isinstance(delta, Neighborhoods):
+        order = order[delta.average(np.ones(delta.n_balls), otherwise=0.0)[order] > 0]
+        given = _draw_given(delta, order[:wanted], max_size, rng)
+        sizes = given.sizes
     else:
-        search = radius_search(x, check_radius(delta), norm, max_size, seed)
-    sizes = search.sizes(order[:wanted])
+        if isinstance(delta, Nearest):
+            k = check_count(delta.k, "k of Nearest", 2, why="a swap changes nothing in a ball of one row")
+            search = nearest_search(x, min(k, len(x)), norm, max_size, seed)
+        else:
+            search = radius_search(x, check_radius(delta), norm, max_size, seed)
+        sizes = search.sizes(order[:wanted])
     kept = np.flatnonzero(sizes > 1)
     if len(kept) == 0:
+        setting = "these balls" if isinstance(delta, Neighborhoods) else f"delta={delta:.6g}"
         raise ValueError(
-            f"with delta={delta:.6g} each of the {len(sizes)} balls tried holds one row, where swapping y "
-            "and yhat changes nothing. Use a larger delta, so that balls hold at least 20 rows, or 'auto'."
+            f"with {setting} each of the {len(sizes)} balls tried holds one row, where swapping y and yhat "
+            "changes nothing. Use a larger delta, so that balls hold at least 20 rows, or 'auto'."
         )
     if n_centers is None:
         affordable = np.cumsum(sizes[kept]) * n_columns <= MOST_EDGES
         kept = kept[: max(LEAST_CENTERS, np.count_nonzero(affordable))]
-    centers = np.sort(order[kept])
+    kept = kept[np.argsort(order[kept])]
+    centers = order[kept]
+    if isinstance(delta, Neighborhoods):
+        return centers, given.take(kept)
     return centers, Balls.join(list(search.chunks(centers)))
+
+
+def _draw_given(hoods: Neighborhoods, centers: Array, max_size: int, rng: np.random.Generator) -> Balls:
+    """One of the balls of each centre, at random; large balls are thinned at random."""
+    place, ball = hoods.balls_of(centers)
+    shuffled = rng.permutation(len(place))
+    first = np.unique(place[shuffled], return_index=True)[1]
+    distinct, number = np.unique(ball[shuffled][first], return_inverse=True)
+    parts = [np.sort(rng.permutation(hoods.ball(int(b)).numpy())[:max_size]) for b in distinct]
+    return Balls(np.array([len(rows) for rows in parts]), np.concatenate(parts)).take(number)

@@ -163,40 +163,74 @@ function speak(text) {
   speaking = setTimeout(() => { find("spoken").textContent = text; }, 500);
 }
 
+// Where values of an input stand on an axis: categories side by side, those that occur, in the order of the chooser.
+function place(input, values) {
+  if (input.kind !== "category") {
+    const whole = input.step === 1 && input.kind === "number" && input.high - input.low <= 8; // no ticks between years
+    return { x: values, axis: { type: input.kind === "date" ? "date" : "linear", ...(whole ? { dtick: 1 } : {}) } };
+  }
+  const found = new Set(values), names = [...input.values, null].filter((name) => found.has(name));
+  const numbers = new Map(names.map((name, i) => [name, i]));
+  const text = names.map((name) => (name === null ? "missing" : name.length > 20 ? name.slice(0, 19) + "…" : name));
+  return { x: values.map((name) => numbers.get(name)), numbers, axis: { type: "linear", tickvals: names.map((_, i) => i), ticktext: text, range: [-0.6, names.length - 0.4], showgrid: false } };
+}
+
+// Points of a category side by side, in the same way every time.
+function apart(x) {
+  return x.map((value, i) => value + 0.5 * (((i * 0.618) % 1) - 0.5));
+}
+
+// Mean, intervals and observed rows along numbers or dates, or for every category.
 function drawSweep() {
   const answer = state.sweep;
   if (answer === null) return;
-  const j = state.sweptFor.input, name = state.about.inputs[j].name, target = state.about.outputs[state.output].name;
-  const bounds = answer.quantiles[state.output], ends = [...answer.x, ...[...answer.x].reverse()];
-  const band = (low, high, color, label) => ({
-    type: "scatter", mode: "lines", x: ends, y: [...bounds[answer.levels.indexOf(high)], ...[...bounds[answer.levels.indexOf(low)]].reverse()],
-    fill: "toself", fillcolor: color, line: { width: 0 }, name: label, hoverinfo: "skip",
-  });
-  const traces = [
-    band(0.05, 0.95, css("band"), "90 % interval"), band(0.25, 0.75, css("deep"), "50 % interval"),
-    { type: "scatter", mode: "lines", x: answer.x, y: answer.mean[state.output], name: "mean", line: { color: css("model"), width: 2 }, hovertemplate: "%{x:.4~g}: mean %{y:.4~g}<extra></extra>" },
-  ];
+  const input = state.about.inputs[state.sweptFor.input], now = state.x[state.sweptFor.input];
+  const target = state.about.outputs[state.output].name, narrow = find("bands").clientWidth < 520;
+  const along = input.kind === "category", { x, numbers, axis } = place(input, answer.x);
+  const bounds = (level) => answer.quantiles[state.output][answer.levels.indexOf(level)];
+  const band = (low, high, color, name) => along ?
+    { type: "bar", x, y: bounds(high).map((end, i) => end - bounds(low)[i]), base: bounds(low), width: 0.55, marker: { color }, name, hoverinfo: "skip" } :
+    { type: "scatter", mode: "lines", x: [...x, ...[...x].reverse()], y: [...bounds(high), ...[...bounds(low)].reverse()], fill: "toself", fillcolor: color, line: { width: 0 }, name, hoverinfo: "skip" };
+  const label = along ? "%{text}" : input.kind === "date" ? "%{x|%Y-%m-%d}" : "%{x}";
+  const mean = { type: "scatter", x, y: answer.mean[state.output], text: axis.ticktext, name: "mean", hovertemplate: `${label}: mean %{y:.4~g}<extra></extra>` };
+  const traces = [band(0.05, 0.95, css("band"), "90 % interval"), band(0.25, 0.75, css("deep"), "50 % interval")];
   let note = "";
   if (answer.rows !== null) {
-    traces.splice(2, 0, {
-      type: "scatter", mode: "markers", x: answer.rows.x, y: answer.rows.y[state.output], name: "observed", marker: { size: 5, color: css("data"), opacity: 0.75 },
-      hovertemplate: "observed %{x:.4~g}, %{y:.4~g}<extra></extra>",
+    const known = answer.rows.x.map((_, i) => i).filter((i) => !along || numbers.has(answer.rows.x[i]));
+    const at = known.map((i) => (along ? numbers.get(answer.rows.x[i]) : answer.rows.x[i]));
+    traces.push({
+      type: "scatter", mode: "markers", x: along ? apart(at) : at, y: known.map((i) => answer.rows.y[state.output][i]), name: "observed",
+      marker: { size: 5, color: css("data"), opacity: 0.75 }, hovertemplate: along ? "observed %{y:.4~g}<extra></extra>" : `observed ${label}, %{y:.4~g}<extra></extra>`,
     });
-    note = state.about.inputs.length > 1 ? `Dots: the ${answer.rows.x.length} observed rows closest in the other inputs. Dashed line: the current input.` : "Dots: observed rows. Dashed line: the current input.";
+    note = state.about.inputs.length > 1 ? `Dots: the ${known.length} observed rows closest in the other inputs.` : "Dots: observed rows.";
   }
-  find("swept-rows").textContent = note;
+  traces.push(along ? { ...mean, mode: "markers", marker: { symbol: "line-ew-open", size: 26, color: css("model"), line: { width: 3 } } } : { ...mean, mode: "lines", line: { color: css("model"), width: 2 } });
+  const current = along ? numbers.get(now) : now;
+  const shapes = [];
+  if (current !== undefined && current !== null) {
+    note += along ? " Shaded: the current category." : " Dashed line: the current input.";
+    shapes.push(along ? { type: "rect", x0: current - 0.42, x1: current + 0.42, yref: "paper", y0: 0, y1: 1, fillcolor: css("grid"), line: { width: 0 }, layer: "below" } : vertical(current, css("text"), "dash", 1));
+    if (input.kind === "number") axis.range = span([...x, current]);
+    if (input.kind === "date") axis.range = [...x, current].sort().filter((_, i, all) => i === 0 || i === all.length - 1);
+  }
+  find("swept-rows").textContent = note.trim();
   Plotly.react("bands", traces, layout({
-    xaxis: { title: { text: name, standoff: 6 }, nticks: find("bands").clientWidth < 520 ? 5 : 10, range: span([...answer.x, state.x[j]]) }, yaxis: { title: { text: target, standoff: 10 } },
-    shapes: [vertical(state.x[j], css("text"), "dash", 1)], margin: { l: 8, r: 10, t: find("bands").clientWidth < 520 ? 46 : 26, b: 36 },
+    xaxis: { title: { text: input.name, standoff: 6 }, nticks: narrow ? 5 : 10, ...axis }, yaxis: { title: { text: target, standoff: 10 } },
+    shapes, barmode: "overlay", margin: { l: 8, r: 10, t: narrow ? 46 : 26, b: 36 },
   }), config);
-  find("bands").setAttribute("aria-label", `${target} along ${name}: mean, 50 % and 90 % intervals`);
+  find("bands").setAttribute("aria-label", `${target} ${along ? "by" : "along"} ${input.name}: mean, 50 % and 90 % intervals`);
 }
 
 function drawMap() {
   const answer = state.test;
   if (answer === null) return;
-  const across = Number(find("map-x").value), up = find("map-y").value;
-  const x = answer.centers[across], flat = up === "z";
+  const across = state.about.inputs[Number(find("map-x").value)], up = find("map-y").value, flat = up === "z";
+  const spread = (input, j) => {
+    const { x, axis } = place(input, answer.centers[j]);
+    return { x: input.kind === "category" ? apart(x) : x, axis };
+  };
+  const { x, axis } = spread(across, Number(find("map-x").value));
+  const other = flat ? null : spread(state.about.inputs[Number(up)], Number(up));
   const traces = [], shapes = [], annotations = [];
   if (flat) {
     for (const [flag, color, name] of [[false, "model", "ball"], [true, "alert", "rejected ball"]]) {
@@ -208,13 +242,13 @@ function drawMap() {
   } else {
     const far = Math.max(1, answer.limit ?? 0, ...answer.z.map(Math.abs));
     traces.push({
-      type: "scatter", mode: "markers", x, y: answer.centers[Number(up)], text: answer.z.map((z) => z.toPrecision(3)), hovertemplate: "z %{text}<extra></extra>", showlegend: false,
+      type: "scatter", mode: "markers", x, y: other.x, text: answer.z.map((z) => z.toPrecision(3)), hovertemplate: "z %{text}<extra></extra>", showlegend: false,
       marker: { size: 9, color: answer.z, cmin: -far, cmax: far, colorscale: "RdBu", reversescale: true, line: { color: css("text"), width: answer.rejected.map((r) => (r ? 2 : 0.3)) }, colorbar: { title: { text: "z" }, thickness: 12 } },
     });
   }
   Plotly.react("map", traces, layout({
-    xaxis: { title: { text: state.about.inputs[across].name, standoff: 6 }, nticks: find("map").clientWidth < 520 ? 5 : 10 },
-    yaxis: { title: { text: flat ? "z of each ball" : state.about.inputs[Number(up)].name, standoff: 10 } }, shapes, annotations,
+    xaxis: { title: { text: across.name, standoff: 6 }, nticks: find("map").clientWidth < 520 ? 5 : 10, ...axis },
+    yaxis: { title: { text: flat ? "z of each ball" : state.about.inputs[Number(up)].name, standoff: 10 }, type: "linear", ...(flat ? {} : other.axis) }, shapes, annotations,
   }), config);
 }
 
@@ -275,7 +309,7 @@ async function runTest() {
     find("verdict").textContent = (caution ? `Not valid, because the model was trained on ${shown(100 * answer.trained_on)} % of these rows. ` : "") + result;
     find("verdict").classList.toggle("caution", caution);
     find("map-x").value = String(answer.strongest);
-    if (state.about.inputs.length === 2) { find("map-x").value = "0"; find("map-y").value = "1"; }
+    if (state.about.inputs.length === 2 && state.about.inputs.every((input) => input.kind !== "category")) { find("map-x").value = "0"; find("map-y").value = "1"; }
     find("map-area").hidden = false;
     drawMap();
   } catch (error) {
@@ -334,47 +368,94 @@ function decimals(step) {
   return Math.max(0, Math.ceil(-Math.log10(step) - 1e-9));
 }
 
+// A date is a number of days on its slider and text everywhere else.
+const DAY = 86400000;
+function days(text) {
+  return Date.parse(text.length > 10 ? `${text}Z` : text) / DAY;
+}
+function date(value, timed) {
+  return new Date(60000 * Math.round((value * DAY) / 60000)).toISOString().slice(0, timed ? 16 : 10);
+}
+
 function addInput(input, j) {
-  const box = element("div", { class: "input" });
-  const number = element("input", { type: "number", id: `number-${j}`, step: "any", inputmode: "decimal", "aria-describedby": `ends-${j}` });
-  const slider = element("input", { type: "range", id: `slider-${j}`, min: input.low, max: input.high, step: input.step, "aria-label": `${input.name}, slider` });
-  const ends = element("div", { class: "ends", id: `ends-${j}` });
-  ends.append(element("span", {}, shown(input.low)), element("span", { class: "unseen" }, " to "), element("span", {}, shown(input.high)));
-  box.append(element("label", { for: `number-${j}` }, input.name), number, slider, ends);
+  const box = element("div", { class: `input ${input.kind}` });
   find("sliders").append(box);
-  const mark = () => box.classList.toggle("outside", state.x[j] < input.low || state.x[j] > input.high);
-  const set = (value) => {
+  const set = input.kind === "category" ? addChooser(box, input, j) : addSlider(box, input, j);
+  set(input.start);
+  return set;
+}
+
+function addChooser(box, input, j) {
+  const chooser = element("select", { id: `choice-${j}` });
+  chooser.append(...input.values.map((name, i) => option(i, name)), ...(input.missing ? [option(-1, "missing")] : []));
+  box.append(element("label", { for: `choice-${j}` }, input.name), chooser);
+  chooser.addEventListener("change", () => {
+    const chosen = Number(chooser.value);
+    state.x[j] = chosen < 0 ? null : input.values[chosen];
+    changed();
+  });
+  return (value) => {
     state.x[j] = value;
-    number.value = String(value);
-    slider.value = String(value);
-    mark();
+    chooser.value = String(value === null ? -1 : input.values.indexOf(value));
+  };
+}
+
+function addSlider(box, input, j) {
+  const dated = input.kind === "date", timed = dated && input.step < 1;
+  const read = (value) => (dated ? days(value) : value), write = (number) => (dated ? date(number, timed) : number);
+  const low = read(input.low), high = read(input.high);
+  const type = dated ? (timed ? "datetime-local" : "date") : "number";
+  const number = element("input", { type, id: `number-${j}`, step: "any", inputmode: "decimal", "aria-describedby": `ends-${j}` });
+  const slider = element("input", { type: "range", id: `slider-${j}`, min: low, max: high, step: input.step, "aria-label": `${input.name}, slider` });
+  const ends = element("div", { class: "ends", id: `ends-${j}` });
+  const end = (value) => element("span", {}, dated ? value.replace("T", " ") : shown(value));
+  const gap = element("input", { type: "checkbox", id: `missing-${j}` });
+  ends.append(end(input.low), element("span", { class: "unseen" }, " to "));
+  if (input.missing) {
+    const label = element("label", { class: "gap" });
+    label.append(gap, " missing");
+    ends.append(label);
+  }
+  ends.append(end(input.high));
+  box.append(element("label", { for: `number-${j}` }, input.name), number, slider, ends);
+  let last = input.start; // the value to go back to from a missing one
+  const keep = (value) => {
+    state.x[j] = value;
+    if (value !== null) last = value;
+    gap.checked = value === null;
+    number.disabled = slider.disabled = value === null;
+    box.classList.toggle("outside", value !== null && (read(value) < low || read(value) > high));
+  };
+  const set = (value) => {
+    keep(value);
+    number.value = String(last);
+    slider.value = String(read(last));
   };
   slider.addEventListener("input", () => {
     // A slider counts its steps from its lower end; people count from zero.
     const raw = Number(slider.value), nice = Number((Math.round(raw / input.step) * input.step).toFixed(decimals(input.step)));
-    state.x[j] = Math.min(input.high, Math.max(input.low, nice));
-    number.value = String(state.x[j]);
-    mark();
+    keep(write(Math.min(high, Math.max(low, timed ? raw : nice))));
+    number.value = String(last);
     changed();
   });
   number.addEventListener("input", () => {
-    if (number.value === "" || !Number.isFinite(Number(number.value))) return;
-    state.x[j] = Number(number.value);
-    slider.value = number.value;
-    mark();
+    const value = dated ? number.value : Number(number.value);
+    if (number.value === "" || !Number.isFinite(read(value))) return;
+    keep(value);
+    slider.value = String(read(value));
     changed();
   });
+  gap.addEventListener("change", () => { set(gap.checked ? null : last); changed(); });
   // An emptied box goes back to the value that the charts show.
-  number.addEventListener("change", () => { number.value = String(state.x[j]); });
+  number.addEventListener("change", () => { number.value = String(last); });
   // By default, arrow keys change a number by 1, whatever its range.
   number.addEventListener("keydown", (event) => {
     const direction = { ArrowUp: 1, ArrowDown: -1 }[event.key];
-    if (direction === undefined) return;
+    if (direction === undefined || dated) return;
     event.preventDefault();
-    set(Number((state.x[j] + direction * input.step).toFixed(decimals(input.step) + 2)));
+    set(Number((last + direction * input.step).toFixed(decimals(input.step) + 2)));
     changed();
   });
-  set(input.start);
   return set;
 }
 
@@ -392,6 +473,8 @@ async function begin() {
   find("about").textContent = `${about.model}: ${about.inputs.length} input${about.inputs.length > 1 ? "s" : ""}, ${rows}`;
   state.x = about.inputs.map((input) => input.start);
   const setters = about.inputs.map(addInput);
+  find("left-out").textContent = about.left_out.length ? `Columns that the model does not use: ${about.left_out.map((each) => `${each.name} (${each.reason})`).join(", ")}.` : "";
+  find("left-out").hidden = about.left_out.length === 0;
   about.inputs.forEach((input, j) => { find("swept").append(option(j, input.name)); find("map-x").append(option(j, input.name)); });
   find("map-y").append(option("z", "z of each ball"), ...about.inputs.map((input, j) => option(j, input.name)));
   about.outputs.forEach((output, j) => find("output").append(option(j, output.name)));

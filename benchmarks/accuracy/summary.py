@@ -1,0 +1,100 @@
+"""Ours against each peer over all tables: geometric means of ratios, and on how many tables ours is first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from comparison import Comparison, Record, compare
+from methods import METHODS
+
+OURS, CLOCK = "localw2", "treeffuser"  # seconds are compared with those of the latter
+LEVEL, BEHIND = 1.01, 1.05
+ENOUGH_ROWS = 100  # to test, for the coverage to be judged: with fewer it is off by .03 by chance
+
+
+@final
+@dataclass(frozen=True)
+class Against:
+    """Our mean CRPS divided by that of a peer, by table, over the splits that both have.
+
+    ``seconds`` are those of our fit divided by the peer's, likewise.
+    """
+
+    peer: str
+    ratios: dict[str, float]
+    seconds: dict[str, float]
+
+    @property
+    def mean(self) -> float:
+        """The geometric mean of the ratios; NaN without any."""
+        return average(self.ratios)
+
+    def count(self, most: float) -> int:
+        """The number of tables where the ratio is at most this.
+
+        >>> Against("a peer", {"yacht": 0.9, "energy": 1.02}, {}).count(1.01)
+        1
+        """
+        return sum(ratio <= most for ratio in self.ratios.values())
+
+
+@final
+@dataclass(frozen=True)
+class Summary:
+    """Our results over tables; ``best`` compares ours with the best peer of each table."""
+
+    tables: tuple[Comparison, ...]
+    best: Against
+    peers: tuple[Against, ...]
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """The seconds of our fit divided by treeffuser's, by table."""
+        return next(peer.seconds for peer in self.peers if peer.peer == CLOCK)
+
+    @property
+    def coverages(self) -> dict[str, float]:
+        """The coverage of our 90 % intervals, by table, where there are enough test rows."""
+        return {
+            table.name: ours.means["coverage"]
+            for table in self.tables
+            if table.rows_to_test >= ENOUGH_ROWS and (ours := table.row(OURS)) and ours.splits
+        }
+
+
+def average(ratios: dict[str, float]) -> float:
+    """The geometric mean, which does not depend on which of two is divided by which; NaN without any.
+
+    >>> average({"yacht": 0.5, "energy": 2.0})
+    1.0
+    """
+    logs = [math.log(ratio) for ratio in ratios.values()]
+    return math.exp(sum(logs) / len(logs)) if logs else math.nan
+
+
+def summarize(records: Sequence[Record]) -> Summary:
+    """Compare ours with every peer on every table of these records."""
+    names = sorted({record["set"] for record in records})
+    tables = tuple(compare(records, name) for name in names)
+    best: dict[str, str] = {table.name: table.best_peer for table in tables if table.best_peer is not None}
+    peers = [method.name for method in METHODS if method.group in ("peer", "baseline")]
+    return Summary(
+        tables,
+        _divide(records, "the best peer of each table", best),
+        tuple(_divide(records, peer, dict.fromkeys(names, peer)) for peer in peers),
+    )
+
+
+def _divide(records: Sequence[Record], label: str, peers: dict[str, str]) -> Against:
+    """Ours against a peer on each table; tables that one of the two has not finished are left out."""
+    ratios, seconds = {}, {}
+    for name, peer in peers.items():
+        found = compare(records, name, to=peer)
+        ours, other = found.row(OURS), found.row(peer)
+        if ours is not None and other is not None and ours.versus is not None:
+            ratios[name] = ours.versus.ratio
+            seconds[name] = ours.means["fit_seconds"] / other.means["fit_seconds"]
+    return Against(label, ratios, seconds)

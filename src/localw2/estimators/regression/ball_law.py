@@ -1,0 +1,201 @@
+"""A member of a law: the empirical distribution of balls, which are the leaves of a forest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from localw2._validation import Array, check_count
+from localw2.estimators.regression.forest import MOST_ROWS, Forest
+from localw2.estimators.regression.member import PREDICTION_DRAWS, Member, row_blocks
+from localw2.estimators.regression.outcomes import Rounding
+
+if TYPE_CHECKING:
+    from localw2.estimators.regression.mean import CrossFit, FoldedMean
+    from localw2.estimators.regression.outcomes import Outcomes
+    from localw2.estimators.tables import Columns
+
+_DRAWN_AT_A_TIME = 1 << 20  # draws times rows that are made at once
+
+
+@final
+@dataclass(frozen=True)
+class BallLaw:
+    """A law without training: draw a leaf that holds x, draw a row of it, and take over what it shows.
+
+    Every leaf of every tree of a forest is a ball (see ``Neighborhoods.leaves``); the trees are grown to
+    separate rows of different y. ``on="residuals"`` takes over the row's residual, which is added to the mean
+    at x of the fold that it was left out of; with several outputs the whole row of residuals, so that their
+    dependence is kept. ``on="outcomes"`` takes over y itself. Leaves have ``min_rows`` rows or more.
+
+    >>> BallLaw(min_rows=20)
+    BallLaw(min_rows=20, n_trees=100, on='residuals')
+    """
+
+    min_rows: int = 5
+    n_trees: int = 100
+    on: str = "residuals"
+
+    def __post_init__(self) -> None:
+        check_count(self.min_rows, "min_rows", 2, why="one row does not show a spread")
+        check_count(self.n_trees, "n_trees", 1)
+        if self.on not in ("residuals", "outcomes"):
+            raise ValueError(f"on={self.on!r} is unknown; give 'residuals' or 'outcomes'.")
+
+    @property
+    def name(self) -> str:
+        """What ``weights_`` calls it."""
+        return f"balls of {'y' if self.on == 'outcomes' else 'residuals'}, {self.min_rows} rows"
+
+    def learn(
+        self,
+        x: Array,
+        y: Array,
+        fitted: CrossFit,
+        columns: Columns,
+        outcomes: Outcomes,
+        seed: int,
+        n_jobs: Any,
+    ) -> BallMember:
+        """Grow the forest for rows x (N, p), y (N, d) and keep what its leaves hold."""
+        mean = fitted.mean
+        centred = self.on == "residuals"
+        shown = mean.scale.forward(y) - fitted.out_of_fold if centred else y
+        # The mean is a column of its own: residuals often depend on it. Here it must be out of fold.
+        inputs = np.hstack([x, fitted.out_of_fold]) if centred and mean.parts else x
+        target = shown if centred else mean.scale.forward(y)
+        min_rows = min(self.min_rows, max(2, len(x) // 2))
+        forest = Forest.grow(inputs, target, columns.categorical, self.n_trees, min_rows, seed, n_jobs)
+        kept, counts = _fill_leaves(forest, inputs, seed)
+        folds = fitted.folds if centred and mean.parts else np.zeros(len(x), np.int64)
+        return BallMember.of(
+            forest,
+            kept,
+            counts,
+            shown,
+            folds.astype(np.int16),
+            mean if centred else None,
+            1.0,
+            Rounding.halfway(outcomes),
+            self.name,
+        )
+
+
+def _fill_leaves(forest: Forest, x: Array, seed: int) -> tuple[Array, Array]:
+    """The rows of all leaves one after the other, and how many each node has of them.
+
+    Of many rows every tree keeps a sample of its own.
+    """
+    rng = np.random.default_rng([seed, 12])
+    counts = np.zeros(len(forest.feature), np.int32)
+    n_kept = min(len(x), MOST_ROWS)
+    kept = np.empty((forest.n_trees, n_kept), np.int32)
+    everything = forest.apply(x) if len(x) <= MOST_ROWS else None
+    ends = np.append(forest.roots[1:], len(forest.feature))
+    for tree, (root, end) in enumerate(zip(forest.roots, ends, strict=True)):
+        if everything is None:
+            rows = np.sort(rng.choice(len(x), n_kept, replace=False))
+            leaves = forest.tree(tree).apply(x[rows])[:, 0] + root
+        else:
+            rows, leaves = np.arange(len(x)), everything[:, tree]
+        kept[tree] = rows[np.argsort(leaves, kind="stable")]
+        counts[root:end] = np.bincount(leaves - root, minlength=end - root)
+    return kept.ravel(), counts
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class BallMember(Member):
+    r""":math:`\hat y = m_f(x) + \bar r + c\,(r_j - \bar r)`: a row j of a leaf that holds x, f the fold of j.
+
+    ``kept[starts[leaf] : starts[leaf] + counts[leaf]]`` are the rows of a leaf, ``shown`` (n, d) what they
+    show (residuals on the mean's scale, or y), ``leaf_means`` (M, d) the means :math:`\bar r` of all nodes.
+    The ``stretch`` c makes up for what a leaf of few rows shows too little of the spread.
+    """
+
+    forest: Forest
+    kept: Array
+    starts: Array
+    counts: Array
+    leaf_means: Array
+    shown: Array
+    folds: Array
+    mean: FoldedMean | None
+    stretch: float
+    rounding: Rounding
+    title: str
+
+    @classmethod
+    def of(cls, forest: Forest, kept: Array, counts: Array, shown: Array, *others: Any) -> BallMember:
+        """The member with what follows from the rows of its leaves."""
+        starts = np.cumsum(counts, dtype=np.int64) - counts
+        filled = counts > 0
+        means = np.zeros((len(counts), shown.shape[1]))
+        means[filled] = np.add.reduceat(shown[kept], starts[filled], axis=0) / counts[filled, None]
+        return cls(forest, kept, starts, counts, means, shown, *others)
+
+    def sample(self, x: Array, n_samples: int, rng: np.random.Generator) -> Array:
+        """Independent draws (S, N, d): leaf and row are drawn afresh for every row and draw."""
+        return self.combine(*self.split_draws(x, n_samples, rng))
+
+    def split_draws(self, x: Array, n_samples: int, rng: np.random.Generator) -> tuple[Array, Array]:
+        """Draws (S, N, d) before they are put together: the middle of a leaf, and a row's deviation from it."""
+        leaves, centers = self._look_up(x)
+        rows = np.arange(len(x))
+        middle = np.empty((n_samples, len(x), self.shown.shape[1]))
+        deviation = np.empty_like(middle)
+        step = max(1, _DRAWN_AT_A_TIME // max(1, len(x)))
+        for start in range(0, n_samples, step):
+            count = min(step, n_samples - start)
+            leaf = leaves[rows, rng.integers(leaves.shape[1], size=(count, len(x)))]
+            part = slice(start, start + count)
+            middle[part], deviation[part] = self._split(leaf, rng.random((count, len(x))), rows, centers)
+        return middle, deviation
+
+    def combine(self, middle: Array, deviation: Array) -> Array:
+        """Draws of y from what ``split_draws`` gives."""
+        return self.rounding.apply(self.put_together(middle, deviation))
+
+    def put_together(self, middle: Array, deviation: Array) -> Array:
+        """The same before draws are moved to values that y can have."""
+        draws: Array = middle + self.stretch * deviation
+        return draws if self.mean is None else self.mean.scale.backward(draws)
+
+    def common_draws(self, x: Array) -> Iterator[tuple[slice, Array]]:
+        """Draws (S, rows, d) that visit every tree equally often, and the rows of its leaf evenly."""
+        leaves, centers = self._look_up(x)
+        rng = np.random.default_rng(0)
+        n_trees = leaves.shape[1]
+        visits = -(-PREDICTION_DRAWS // n_trees)
+        levels = (np.arange(visits)[:, None] + rng.random(n_trees)) / visits
+        order = rng.permutation(visits * n_trees)[:PREDICTION_DRAWS]
+        trees, levels = np.tile(np.arange(n_trees), visits)[order], levels.ravel()[order]
+        for rows in row_blocks(len(x)):
+            places = np.arange(len(x))[rows]
+            yield (
+                rows,
+                self.combine(*self._split(leaves[places][:, trees].T, levels[:, None], places, centers)),
+            )
+
+    def _look_up(self, x: Array) -> tuple[Array, Array | None]:
+        """The leaves of the rows, and every fold's mean at them."""
+        if self.mean is None:
+            return self.forest.apply(x), None
+        centers = self.mean.predict_each(x)
+        if not self.mean.parts:
+            return self.forest.apply(x), centers
+        return self.forest.apply(np.hstack([x, centers.mean(0)])), centers
+
+    def _split(self, leaf: Array, level: Array, rows: Array, centers: Array | None) -> tuple[Array, Array]:
+        """The middle of each leaf (S, n), with the mean added, and the deviation of its row at this level."""
+        chosen = self.kept[self.starts[leaf] + (level * self.counts[leaf]).astype(np.int64)]
+        middle: Array = self.leaf_means[leaf]
+        deviation: Array = self.shown[chosen] - middle
+        return middle if centers is None else middle + centers[self.folds[chosen], rows], deviation
+
+    def adjust(self, stretch: float, rounding: Rounding) -> BallMember:
+        """The same with another factor on the spread, and draws moved to values of y in another way."""
+        return replace(self, stretch=stretch, rounding=rounding)

@@ -1,0 +1,171 @@
+"""Trees that divide rows into leaves, as plain arrays: each leaf is a ball of rows with a similar y."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+from sklearn.tree import ExtraTreeRegressor
+from sklearn.utils.parallel import Parallel, delayed
+
+from localw2._validation import Array
+
+MOST_ROWS = 50_000  # that one tree is grown on, and that its leaves hold
+_SHARE = 0.8  # of the rows that a tree is grown on: the others fall into leaves that they did not shape
+_COLUMNS = 0.5  # of the columns that a split may choose from
+_PRIOR_ROWS = 10.0  # by which the mean of a category is pulled to that of all rows
+_AT_A_TIME = 1 << 22  # rows times trees that are led down at once
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class CategoryCodes:
+    """What the codes 0, 1, ... of categorical columns become for a learner, by column; NaN for an unknown one."""
+
+    maps: Mapping[int, Array]
+
+    @classmethod
+    def by_mean(cls, x: Array, y: Array, categorical: list[int]) -> CategoryCodes:
+        """Categories ordered by their mean y (N,): a split between them is then a split of numbers.
+
+        For the squared error no other split is better than one in this order (Fisher, 1958).
+        """
+        maps = {}
+        for j in categorical:
+            known = ~np.isnan(x[:, j])
+            codes = x[known, j].astype(np.int64)
+            counts, sums = np.bincount(codes), np.bincount(codes, y[known])
+            maps[j] = (sums + _PRIOR_ROWS * y.mean()) / (counts + _PRIOR_ROWS)
+            maps[j][counts == 0] = np.nan
+        return cls(maps)
+
+    @classmethod
+    def contiguous(cls, x: Array, categorical: list[int]) -> CategoryCodes:
+        """Categories that occur in x numbered 0, 1, ... without holes, as boosting wants them."""
+        maps = {}
+        for j in categorical:
+            present = np.unique(x[~np.isnan(x[:, j]), j]).astype(np.int64)
+            maps[j] = np.full(present.max(initial=-1) + 1, np.nan)
+            maps[j][present] = np.arange(len(present))
+        return cls(maps)
+
+    def apply(self, x: Array) -> Array:
+        """Rows x (N, p) with these columns recoded."""
+        if not self.maps:
+            return x
+        x = x.copy()
+        for j, values in self.maps.items():
+            known = x[:, j] < len(values)  # False for NaN
+            x[known, j] = values[x[known, j].astype(np.int64)]
+            x[~known, j] = np.nan
+        return x
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Forest:
+    """Trees one after the other in arrays of M nodes; tree t starts at node ``roots[t]``.
+
+    A row goes to ``left`` if its ``feature`` is at most ``threshold`` (or is missing and ``missing_left``),
+    else to ``right``; ``feature`` is -1 in leaves.
+    """
+
+    codes: CategoryCodes
+    roots: Array
+    feature: Array
+    threshold: Array
+    left: Array
+    right: Array
+    missing_left: Array
+
+    @property
+    def n_trees(self) -> int:
+        """How many trees there are."""
+        return len(self.roots)
+
+    @classmethod
+    def grow(
+        cls, x: Array, y: Array, categorical: list[int], n_trees: int, min_rows: int, seed: int, n_jobs: Any
+    ) -> Forest:
+        """Extremely randomised trees for y (N, d), whose leaves hold ``min_rows`` grown rows at least.
+
+        Each tree sees its own sample of the rows without copies, and x may have missing values.
+        """
+        scale = y.std(0)
+        target = y / np.where(scale > 0, scale, 1.0)
+        codes = CategoryCodes.by_mean(x, target[:, 0], categorical)
+        numbers = codes.apply(x).astype(np.float32)
+        seeds = np.random.SeedSequence([seed, 11]).spawn(n_trees)
+        grow, missing = delayed(_grow_tree), bool(np.isnan(numbers).any())
+        trees = Parallel(n_jobs=n_jobs, prefer="threads")(
+            grow(numbers, target, min_rows, missing, s) for s in seeds
+        )
+        counts = np.array([tree.node_count for tree in trees])
+        roots = np.cumsum(counts) - counts
+        starts = np.repeat(roots, counts)
+        nodes = [tree.__getstate__()["nodes"] for tree in trees]
+        feature = np.concatenate([tree.feature for tree in trees])
+        leaf = feature < 0
+        left, right = (
+            np.where(leaf, -1, starts + np.concatenate([part[side] for part in nodes])).astype(np.int32)
+            for side in ("left_child", "right_child")
+        )
+        return cls(
+            codes,
+            roots.astype(np.int32),
+            np.where(leaf, -1, feature).astype(np.int32),
+            np.concatenate([tree.threshold for tree in trees]).astype(np.float64),
+            left,
+            right,
+            np.concatenate([part["missing_go_to_left"] for part in nodes]).astype(bool),
+        )
+
+    def tree(self, t: int) -> Forest:
+        """One of the trees, whose nodes start at 0."""
+        start, end = np.append(self.roots, len(self.feature))[t : t + 2]
+        left, right = (
+            np.where(side < 0, -1, side - start) for side in (self.left[start:end], self.right[start:end])
+        )
+        nodes = slice(start, end)
+        return Forest(
+            self.codes,
+            np.zeros(1, np.int32),
+            self.feature[nodes],
+            self.threshold[nodes],
+            left.astype(np.int32),
+            right.astype(np.int32),
+            self.missing_left[nodes],
+        )
+
+    def apply(self, x: Array) -> Array:
+        """The leaf (a node) of every row x (N, p) in every tree, (N, T)."""
+        numbers = self.codes.apply(x).astype(np.float32)
+        step = max(1, _AT_A_TIME // self.n_trees)
+        parts = [self._lead_down(numbers[start : start + step]) for start in range(0, len(x), step)]
+        return np.concatenate(parts) if parts else np.empty((0, self.n_trees), np.int32)
+
+    def _lead_down(self, x: Array) -> Array:
+        node = np.tile(self.roots, len(x))
+        rows = np.repeat(np.arange(len(x), dtype=np.int32), self.n_trees)
+        moving = np.flatnonzero(self.feature[node] >= 0)
+        while len(moving):
+            here = node[moving]
+            values = x[rows[moving], self.feature[here]]
+            left = (values <= self.threshold[here]) | (np.isnan(values) & self.missing_left[here])
+            here = np.where(left, self.left[here], self.right[here])
+            node[moving] = here
+            moving = moving[self.feature[here] >= 0]
+        return node.reshape(len(x), self.n_trees)
+
+
+def _grow_tree(x: Array, y: Array, min_rows: int, missing: bool, seed: np.random.SeedSequence) -> Any:
+    rng = np.random.default_rng(seed)
+    size = min(MOST_ROWS, max(int(_SHARE * len(x)), min(len(x), 2 * min_rows)))
+    rows = np.sort(rng.choice(len(x), size, replace=False))
+    tree = ExtraTreeRegressor(
+        min_samples_leaf=min_rows, max_features=_COLUMNS, random_state=int(rng.integers(2**31))
+    )
+    # Checks take as long as a small tree; only they find out where values are missing.
+    return tree.fit(x[rows], y[rows], check_input=missing).tree_

@@ -1,0 +1,86 @@
+r"""How members are weighted: by the CRPS of the pool on rows that none of them has seen.
+
+The CRPS of a pool with weights w is :math:`w \cdot a - w^\top B w / 2` with :math:`a_k = E|S_k - y|` and
+:math:`B_{kl} = E|S_k - S_l|`, for draws S of the members: a quadratic programme on the simplex. With norms in
+place of absolute values it is the energy score of several outputs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.optimize import minimize
+
+from localw2._validation import Array
+
+LEAST = 0.05  # the smallest weight that a member is kept for
+_PAIRED = 32  # draws of each member that are compared pair by pair, where there are several outputs
+
+
+def pool_weights(draws: list[Array], y: Array) -> Array:
+    """Weights (K,) of members with draws (S, N, d) each at rows with outputs y (N, d); small ones are 0.
+
+    >>> rng = np.random.default_rng(0)
+    >>> y = rng.normal(size=(500, 1))
+    >>> right, wrong = rng.normal(size=(50, 500, 1)), rng.normal(3, 1, size=(50, 500, 1))
+    >>> pool_weights([right, wrong], y)
+    array([1., 0.])
+    """
+    scale = np.where(y.std(0) > 0, y.std(0), 1.0)
+    parts, target = [part / scale for part in draws], y / scale
+    to_y = np.array([distance_to(part, target) for part in parts])
+    between = np.array([[_distance_between(p, q, p is q) for q in parts] for p in parts])
+    weights = _solve(to_y, between)
+    kept = np.flatnonzero(weights >= LEAST)
+    found = np.zeros(len(draws))
+    found[kept] = _solve(to_y[kept], between[np.ix_(kept, kept)])
+    return found
+
+
+def distance_to(draws: Array, y: Array) -> float:
+    """The mean distance of draws (S, N, d) from y (N, d)."""
+    return float(np.linalg.norm(draws - y, axis=2).mean())
+
+
+def mean_score(draws: Array, y: Array) -> float:
+    """The CRPS, or the energy score, of draws (S, N, d) for y (N, d), without bias by the number of draws."""
+    return distance_to(draws, y) - _distance_between(draws, draws, True) / 2
+
+
+def _solve(to_y: Array, between: Array) -> Array:
+    k = len(to_y)
+    unit = to_y.min()  # the solver's tolerance is absolute
+    if k == 1 or unit == 0:  # a member without error, if y is constant
+        return np.eye(k)[to_y.argmin()]
+    found = minimize(
+        lambda w: (w @ to_y - w @ between @ w / 2) / unit,
+        np.full(k, 1 / k),
+        jac=lambda w: (to_y - between @ w) / unit,
+        method="SLSQP",
+        bounds=[(0.0, 1.0)] * k,
+        constraints={"type": "eq", "fun": lambda w: w.sum() - 1, "jac": lambda w: np.ones(k)},
+        options={"ftol": 1e-9, "maxiter": 200},
+    )
+    weights = np.clip(found.x, 0.0, 1.0)
+    solved: Array = weights / weights.sum()
+    return solved
+
+
+def _distance_between(first: Array, second: Array, same: bool) -> float:
+    """The mean distance between independent draws of two members, averaged over rows."""
+    if first.shape[2] == 1:
+        n, m = len(first), len(second)
+        if same:
+            return _sum_of_pairs(first) / (n * (n - 1))
+        both = _sum_of_pairs(np.concatenate([first, second]))
+        return (both - _sum_of_pairs(first) - _sum_of_pairs(second)) / (2 * n * m)
+    first, second = first[:_PAIRED], second[:_PAIRED]
+    total = sum(np.linalg.norm(second - one, axis=2).sum(0).mean() for one in first)
+    pairs = len(first) * (len(second) - 1) if same else len(first) * len(second)  # none with itself
+    return float(total / pairs)
+
+
+def _sum_of_pairs(draws: Array) -> float:
+    """The sum over ordered pairs of draws (S, N, 1) of their distance, averaged over rows."""
+    ordered = np.sort(draws[..., 0], axis=0)
+    ranks = 2 * np.arange(1, len(ordered) + 1) - len(ordered) - 1
+    return float(2 * (ranks @ ordered).mean())

@@ -1,0 +1,317 @@
+"""A conditional law as plain settings, tensors and scikit-learn regressors, and back."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from localw2._validation import Array
+from localw2.estimators.regression.ball_law import BallLaw, BallMember
+from localw2.estimators.regression.forest import CategoryCodes, Forest
+from localw2.estimators.regression.law import ConditionalLaw
+from localw2.estimators.regression.mean import FittedModel, FoldedMean, Part
+from localw2.estimators.regression.network import Network, NetworkMember, Units
+from localw2.estimators.regression.outcomes import Outcomes, Rounding
+from localw2.estimators.regression.scale import Scale
+from localw2.estimators.stored_values import (
+    restore_network,
+    restore_object,
+    sized_array,
+    store_value,
+    text,
+    whole_number,
+)
+from localw2.estimators.tables import Columns, from_stored_encoder
+from localw2.judging.conformal import Calibration
+
+if TYPE_CHECKING:
+    from localw2.estimators.regression.member import Member
+
+_SCORES = "calibration_scores"
+_FOREST = {
+    "roots": torch.int32,
+    "feature": torch.int32,
+    "threshold": torch.float64,
+    "left": torch.int32,
+    "right": torch.int32,
+    "missing_left": torch.bool,
+}
+_LEAVES = {"kept": torch.int32, "counts": torch.int32, "shown": torch.float64, "folds": torch.int16}
+Tensors = dict[str, Tensor]
+
+
+def store_law(law: ConditionalLaw) -> tuple[dict[str, Any], Tensors, dict[str, Any]]:
+    """Plain settings, tensors and scikit-learn regressors that ``restore_law`` takes."""
+    columns, mean = law.columns, law.mean
+    tensors: Tensors = {"base_slope": _tensor(mean.slope), "base_intercept": _tensor(mean.intercept)}
+    regressors = {}
+    for i, part in enumerate(mean.parts):
+        for fold, model in enumerate(part.models):
+            name = f"part{i}fold{fold:04d}"
+            regressors[name] = model.regressor
+            for j, values in ({} if model.codes is None else model.codes.maps).items():
+                tensors[f"{name}.codes.{j}"] = _tensor(values)
+    members = []
+    for number, member in enumerate(law.members):
+        assert isinstance(member, NetworkMember | BallMember)
+        store = _store_network if isinstance(member, NetworkMember) else _store_balls
+        plain, own = store(member, f"member{number}")  # type: ignore[arg-type]  # the kind was just looked at
+        members.append(plain)
+        tensors |= own
+    if law.calibration is not None:
+        tensors[_SCORES] = _tensor(law.calibration.scores)
+    settings = {
+        "feature_names": None if columns.names is None else list(columns.names),
+        "n_features": columns.n_features,
+        "n_outputs": len(law.outcomes.lower),
+        "table": columns.to_stored(),
+        "outcomes": law.outcomes.plain(),
+        "calibration": None if law.calibration is None else law.calibration.kind,
+        "scale": mean.scale.shift,
+        "mean": [
+            {
+                "name": part.name,
+                "weight": part.weight,
+                "folds": len(part.models),
+                "native": part.models[0].codes is not None,
+            }
+            for part in mean.parts
+        ],
+        "members": members,
+        "weights": law.weights.tolist(),
+    }
+    return settings, tensors, regressors
+
+
+def restore_law(settings: dict[str, Any], tensors: Tensors, regressors: dict[str, Any]) -> ConditionalLaw:
+    """The law that ``store_law`` described; an error if the parts do not fit together."""
+    if "members" not in settings:
+        return _restore_older(settings, tensors, regressors)
+    d = whole_number(settings["n_outputs"])
+    names = settings["feature_names"]
+    columns = Columns.from_stored(settings["table"], whole_number(settings["n_features"]), names)
+    outcomes = Outcomes.from_plain(settings["outcomes"], d)
+    parts = tuple(
+        _restore_part(plain, i, columns, tensors, regressors) for i, plain in enumerate(settings["mean"])
+    )
+    if len({len(part.models) for part in parts}) > 1 or regressors:
+        raise ValueError("the regressors of its mean do not fit together.")
+    shift = settings["scale"]
+    if shift is not None and not (type(shift) in (int, float) and 0 <= shift < np.inf and d == 1):
+        raise ValueError(f"scale={shift!r} must be null or a shift of a logarithm.")
+    mean = FoldedMean(
+        columns,
+        parts,
+        sized_array("base_intercept", tensors["base_intercept"], d),
+        sized_array("base_slope", tensors["base_slope"], d),
+        Scale(shift),
+    )
+    kinds = {"network": _restore_network, "balls": _restore_balls}
+    members: tuple[Member, ...] = tuple(
+        kinds[plain["kind"]](plain, f"member{number}", tensors, mean, outcomes)
+        for number, plain in enumerate(settings["members"])
+    )
+    weights = np.array(settings["weights"], dtype=np.float64)
+    if weights.shape != (len(members),) or not (weights > 0).all() or not np.isclose(weights.sum(), 1):
+        raise ValueError(f"weights={settings['weights']!r} do not belong to {len(members)} member(s).")
+    calibration = _restore_calibration(settings.get("calibration"), tensors.get(_SCORES), d)
+    return ConditionalLaw(columns, mean, members, weights, outcomes, calibration)
+
+
+def store_strategy(law: Any) -> Any:
+    """The ``law`` of a constructor as JSON."""
+    if isinstance(law, list | tuple):
+        return [store_strategy(one) for one in law]
+    if not isinstance(law, Network | BallLaw):
+        return law
+    plain = {field.name: store_value(field.name, getattr(law, field.name)) for field in fields(law)}
+    return {"strategy": type(law).__name__, "fields": plain}
+
+
+def restore_strategy(plain: Any) -> Any:
+    """What ``store_strategy`` made plain."""
+    if isinstance(plain, list):
+        return [restore_strategy(one) for one in plain]
+    if isinstance(plain, str):
+        return plain
+    kind = {"Network": Network, "BallLaw": BallLaw}[plain["strategy"]]
+    return kind(**{name: restore_object(value) for name, value in plain["fields"].items()})
+
+
+def _restore_part(
+    plain: dict[str, Any], i: int, columns: Columns, tensors: Tensors, regressors: dict[str, Any]
+) -> Part:
+    models = []
+    for fold in range(whole_number(plain["folds"], 1, 1000)):
+        name = f"part{i}fold{fold:04d}"
+        regressor = regressors.pop(name)
+        codes, width = None, columns.expanded_width
+        if plain["native"]:
+            maps = {j: _vector(f"{name}.codes.{j}", tensors) for j in columns.categorical}
+            codes, width = CategoryCodes(maps), columns.width
+        if getattr(regressor, "n_features_in_", width) != width:
+            raise ValueError(f"a base model has {regressor.n_features_in_} feature(s), the table {width}.")
+        models.append(FittedModel(regressor, codes))
+    weight = plain["weight"]
+    if type(weight) not in (int, float) or not 0 <= weight <= 1 + 1e-9:
+        raise ValueError(f"weight={weight!r} of a base model must lie between 0 and 1.")
+    return Part(text(plain["name"]), tuple(models), float(weight))
+
+
+def _store_network(member: NetworkMember, prefix: str) -> tuple[dict[str, Any], Tensors]:
+    net, units = member.net, member.units
+    plain = {
+        "kind": "network",
+        "seed": member.seed,
+        "rounding": member.rounding.plain(),
+        "width": net.random_layers()[0].mean.shape[1],
+        "depth": len(net.layers) - 1,
+        "residual": bool(net.residual),
+        "activation": net.activation,
+    }
+    tensors = {f"{prefix}.model.{name}": value for name, value in net.state_dict().items()}
+    for name in ("x_mean", "x_scale", "y_factor"):
+        tensors[f"{prefix}.{name}"] = _tensor(getattr(units, name))
+    return plain, tensors
+
+
+def _restore_network(
+    plain: dict[str, Any], prefix: str, tensors: Tensors, mean: FoldedMean, outcomes: Outcomes
+) -> NetworkMember:
+    own = {n.removeprefix(f"{prefix}."): t for n, t in tensors.items() if n.startswith(f"{prefix}.")}
+    p, d = mean.columns.expanded_width, len(mean.intercept)
+    rounding = Rounding.from_plain(outcomes, plain["rounding"], d)
+    return _build_network(plain, own, p, d, mean, rounding, whole_number(plain["seed"], 0))
+
+
+def _build_network(
+    plain: dict[str, Any], tensors: Tensors, p: int, d: int, mean: FoldedMean, rounding: Rounding, seed: int
+) -> NetworkMember:
+    shapes = {"x_mean": (p,), "x_scale": (p,), "y_factor": (d, d)}
+    units = Units(**{name: sized_array(name, tensors[name], *shape) for name, shape in shapes.items()})
+    return NetworkMember(restore_network(plain, p, d, tensors), units, mean, rounding, seed)
+
+
+def _store_balls(member: BallMember, prefix: str) -> tuple[dict[str, Any], Tensors]:
+    plain = {
+        "kind": "balls",
+        "title": member.title,
+        "stretch": member.stretch,
+        "centred": member.mean is not None,
+        "rounding": member.rounding.plain(),
+    }
+    tensors = {f"{prefix}.{n}": _tensor(getattr(member.forest, n), t) for n, t in _FOREST.items()}
+    tensors |= {f"{prefix}.{n}": _tensor(getattr(member, n), t) for n, t in _LEAVES.items()}
+    for j, values in member.forest.codes.maps.items():
+        tensors[f"{prefix}.codes.{j}"] = _tensor(values)
+    return plain, tensors
+
+
+def _restore_balls(
+    plain: dict[str, Any], prefix: str, tensors: Tensors, mean: FoldedMean, outcomes: Outcomes
+) -> BallMember:
+    d = len(mean.intercept)
+    centred, stretch = plain["centred"], plain["stretch"]
+    if type(centred) is not bool or type(stretch) not in (int, float) or not 0 < stretch < 100:
+        raise ValueError(f"centred={centred!r}, stretch={stretch!r} of balls are damaged.")
+    found = {name: _vector(f"{prefix}.{name}", tensors, dtype) for name, dtype in _FOREST.items()}
+    maps = {j: _vector(f"{prefix}.codes.{j}", tensors) for j in mean.columns.categorical}
+    forest = Forest(CategoryCodes(maps), **found)
+    width = mean.columns.width + (d if centred and mean.parts else 0)
+    shown = sized_array("shown", tensors[f"{prefix}.shown"], len(tensors[f"{prefix}.shown"]), d)
+    kept, counts, folds = (_vector(f"{prefix}.{n}", tensors, _LEAVES[n]) for n in ("kept", "counts", "folds"))
+    n_folds = mean.n_folds if centred else 1
+    _check_forest(forest, width)
+    leaf = forest.feature < 0
+    sound = [
+        len(counts) == len(leaf) and (counts >= 0).all() and (counts[leaf] > 0).all(),
+        len(counts) == len(leaf) and not counts[~leaf].any() and int(counts.sum()) == len(kept) > 0,
+        len(folds) == len(shown) > 0 and folds.min() >= 0 and folds.max() < n_folds,
+        len(kept) > 0 and kept.min() >= 0 and kept.max() < len(shown),
+    ]
+    if not all(sound):
+        raise ValueError("the leaves of its balls are damaged.")
+    return BallMember.of(
+        forest,
+        kept,
+        counts,
+        shown,
+        folds,
+        mean if centred else None,
+        float(stretch),
+        Rounding.from_plain(outcomes, plain["rounding"], d),
+        text(plain["title"]),
+    )
+
+
+def _check_forest(forest: Forest, width: int) -> None:
+    """Raise unless every row ends in a leaf: children come after their parent, inside of the same tree."""
+    n = len(forest.feature)
+    sizes = {len(getattr(forest, name)) for name in _FOREST if name != "roots"}
+    roots = forest.roots
+    if sizes != {n} or not len(roots) or roots[0] != 0 or not (np.diff(roots) > 0).all() or roots[-1] >= n:
+        raise ValueError("the trees of its balls are damaged.")
+    node = np.arange(n)
+    ends = np.repeat(np.append(roots[1:], n), np.diff(np.append(roots, n)))
+    inner = forest.feature >= 0
+    sound = ((forest.feature >= -1) & (forest.feature < width)).all() and np.isfinite(
+        forest.threshold[inner]
+    ).all()
+    for child in (forest.left[inner], forest.right[inner]):
+        sound = sound and ((child > node[inner]) & (child < ends[inner])).all()
+    if not sound:
+        raise ValueError("the trees of its balls are damaged.")
+
+
+def _restore_older(settings: dict[str, Any], tensors: Tensors, regressors: dict[str, Any]) -> ConditionalLaw:
+    """A law of version 0.1: one network around one kind of regressor."""
+    models = dict(regressors)
+    d = whole_number(settings["n_outputs"])
+    features = whole_number(settings["n_features"]), settings["feature_names"]
+    columns = from_stored_encoder(models.pop("columns", None), *features, settings.get("encoded_columns"))
+    p = columns.expanded_width
+    plain = settings.get("outcomes")  # files of the first release have none
+    outcomes = Outcomes.anything(d) if plain is None else Outcomes.from_plain(plain, d)
+    rounding = Rounding.halfway(outcomes) if plain is None else Rounding.from_plain(outcomes, plain, d)
+    if (settings["base_name"] == "none") != (len(models) == 0):
+        raise ValueError(f"there are {len(models)} base models for the base {settings['base_name']!r}.")
+    for model in models.values():
+        if getattr(model, "n_features_in_", p) != p:
+            raise ValueError(f"a base model has {model.n_features_in_} feature(s), the network {p}.")
+    fitted = tuple(FittedModel(models[name], None) for name in sorted(models))
+    mean = FoldedMean(
+        columns,
+        (Part(text(settings["base_name"]), fitted, 1.0),) if fitted else (),
+        sized_array("base_intercept", tensors["base_intercept"], d),
+        sized_array("base_slope", tensors["base_slope"], d),
+    )
+    seed = whole_number(settings["seed"], 0)
+    member = _build_network(settings["parameters"], tensors, p, d, mean, rounding, seed)
+    calibration = _restore_calibration(settings.get("calibration"), tensors.get(_SCORES), d)
+    return ConditionalLaw(columns, mean, (member,), np.ones(1), outcomes, calibration)
+
+
+def _restore_calibration(kind: Any, scores: Tensor | None, d: int) -> Calibration | None:
+    """What calibrates the intervals, if anything does."""
+    if kind is None and scores is None:
+        return None
+    if kind is None or scores is None:
+        raise ValueError(f"calibration={kind!r} comes {'without' if scores is None else 'with'} its scores.")
+    return Calibration(sized_array(_SCORES, scores, len(scores), d), text(kind))
+
+
+def _tensor(array: Array, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.tensor(array, dtype=dtype)
+
+
+def _vector(name: str, tensors: Tensors, dtype: torch.dtype = torch.float64) -> Array:
+    """A vector of this type; numbers of codes may be NaN."""
+    tensor = tensors[name]
+    if tensor.ndim != 1 or tensor.dtype != dtype:
+        raise ValueError(f"{name} is {tensor.dtype} {tuple(tensor.shape)}; expected one row of {dtype}.")
+    array: Array = tensor.numpy().copy()
+    return array
