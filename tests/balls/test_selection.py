@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import localw2
-from localw2 import LocalW2Regressor, Mahalanobis, Nearest, Neighborhoods, Weighted, select_delta
+from localw2 import LocalW2Regressor, Mahalanobis, Nearest, Neighborhoods, Network, Weighted, select_delta
 from localw2.balls.selection import SIZES, shrinkage
 from localw2.datasets import Nonlinear
 
@@ -273,7 +273,7 @@ def data():
 
 class TestRegressor:
     def fit(self, data, **settings):
-        return LocalW2Regressor(width=8, max_epochs=3, random_state=0, **settings).fit(*data)
+        return LocalW2Regressor(Network(width=8, epochs=3), random_state=0, **settings).fit(*data)
 
     def test_auto_is_what_select_delta_says_of_the_residuals(self, data):
         model = self.fit(data)

@@ -8,7 +8,17 @@ import pytest
 import torch
 from sklearn.base import clone
 
-from localw2 import Euclidean, FitConfig, LocalW2Regressor, Nearest, RandomMLP, SquaredW2, load, train
+from localw2 import (
+    Euclidean,
+    FitConfig,
+    LocalW2Regressor,
+    Nearest,
+    Network,
+    RandomMLP,
+    SquaredW2,
+    load,
+    train,
+)
 from localw2.estimators.regression import choice
 from localw2.estimators.regression.balls import ChosenBalls
 from localw2.estimators.regression.choice import HELD_OUT, choose_by_training
@@ -16,7 +26,7 @@ from localw2.estimators.regression.loss import ResidualLoss
 from localw2.metrics import crps
 
 CPU = torch.device("cpu")
-QUICK = {"max_epochs": 40, "width": 10, "random_state": 0}
+QUICK = {"law": Network(width=10, epochs=40), "random_state": 0}
 
 
 def two_spreads(n, d=1, seed=0):
@@ -65,7 +75,9 @@ def test_the_scores_are_those_of_networks_trained_alone(anchored, at_once, monke
 @pytest.mark.parametrize("d", [1, 2])
 def test_balls_that_can_tell_are_taken(d):
     x, y = two_spreads(300, d)
-    model = LocalW2Regressor(delta=[Nearest(300), Nearest(40)], **(QUICK | {"max_epochs": 150})).fit(x, y)
+    model = LocalW2Regressor(
+        delta=[Nearest(300), Nearest(40)], **(QUICK | {"law": Network(width=10, epochs=150)})
+    ).fit(x, y)
     assert model.delta_ == Nearest(40)
     wide, narrow = model.selection_.candidates
     assert wide.behind > 2 * wide.behind_se > 0
@@ -145,7 +157,8 @@ def watched(monkeypatch, change=lambda place, fit: None):
 def test_networks_are_trained_in_the_batches_of_the_fit(monkeypatch):
     seen = watched(monkeypatch)
     x, y = two_spreads(60)
-    LocalW2Regressor(delta=[Nearest(10), Nearest(30)], batch_balls=8, base=None, **QUICK).fit(x, y)
+    law = Network(width=10, epochs=40, batch_balls=8)
+    LocalW2Regressor(law, None, [Nearest(10), Nearest(30)], random_state=0).fit(x, y)
     assert [config.batch_balls for _, config in seen] == [8, 8]
 
 

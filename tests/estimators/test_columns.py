@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from localw2 import LocalW2Regressor, Nearest, SeenRowsWarning, conditional_test, load
+from localw2 import LocalW2Regressor, Nearest, Network, SeenRowsWarning, conditional_test, load
 
-QUICK = {"max_epochs": 5, "width": 8, "random_state": 0}
+QUICK = {"law": Network(epochs=5, width=8), "random_state": 0}
 
 
 def table(n=120, seed=0):
@@ -21,10 +21,11 @@ def table(n=120, seed=0):
     return x, y.to_numpy()
 
 
-def test_the_whole_chain_learns_from_categories_and_missing_values_and_survives_a_file(tmp_path):
+@pytest.mark.parametrize("law", [Network(epochs=60), "balls"], ids=["network", "balls"])
+def test_the_whole_chain_learns_from_categories_and_missing_values_and_survives_a_file(tmp_path, law):
     x, y = table(300)
     new, truth = table(100, seed=1)
-    model = LocalW2Regressor(max_epochs=60, random_state=0).fit(x, y)
+    model = LocalW2Regressor(random_state=0).fit(x, y)
     # y without the site has a standard deviation of 1.8, without the dose of 1.
     assert np.abs(model.predict(new) - truth).mean() < 0.4
     wide = np.diff(model.predict_interval(new), axis=0)[0]

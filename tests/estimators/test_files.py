@@ -4,19 +4,25 @@ import pytest
 import torch
 from sklearn.linear_model import Ridge
 
-from localw2 import LocalW2Regressor, Nearest, Norm, RandomCoefficientRegressor, Weighted, load, save
+from localw2 import LocalW2Regressor, Nearest, Network, Norm, RandomCoefficientRegressor, Weighted, load, save
 from localw2.datasets import Linear, Nonlinear
 from localw2.storage.model_file import Stored, write
 
 
-def test_a_regressor_comes_back_bit_for_bit(tmp_path):
+@pytest.mark.parametrize("law", [Network(width=8, epochs=5), "balls"], ids=["network", "balls"])
+def test_a_regressor_comes_back_bit_for_bit(tmp_path, law):
     x, y = Nonlinear().sample(80, random_state=0)
-    model = LocalW2Regressor(max_epochs=5, width=8, n_folds=3, random_state=0).fit(x, y)
+    model = LocalW2Regressor(law, random_state=0).fit(x, y)
     model.save(tmp_path / "model")
     loaded = load(tmp_path / "model")
     np.testing.assert_array_equal(loaded.predict(x, return_std=True), model.predict(x, return_std=True))
     np.testing.assert_array_equal(loaded.sample(x, 3, random_state=1), model.sample(x, 3, random_state=1))
-    assert loaded.fit_.losses == model.fit_.losses
+    assert loaded.weights_ == model.weights_
+    if law == "balls":
+        with pytest.raises(AttributeError, match="network"):
+            _ = loaded.fit_
+    else:
+        assert loaded.fit_.losses == model.fit_.losses
 
 
 @pytest.mark.parametrize("n_bootstrap", [0, 3])
@@ -88,11 +94,12 @@ class Doubled(Norm):
 
 
 @pytest.mark.filterwarnings("ignore:norm=")
-@pytest.mark.parametrize("change", [{}, {"width": 30, "base": None}])
+@pytest.mark.parametrize("change", [{}, {"law": Network(width=30), "base": None}, {"law": "balls"}])
 def test_a_file_holds_what_was_fitted_whatever_the_parameters_say_now(tmp_path, change):
     """A norm of the user's own is left out, and parameters set after the fit do not describe it."""
     x, y = Nonlinear().sample(60, random_state=0)
-    settings = {"max_epochs": 2, "width": 4, "base": Ridge(), "delta": Nearest(20), "random_state": 0}
+    law = Network(width=4, epochs=2)
+    settings = {"law": law, "base": Ridge(), "delta": Nearest(20), "random_state": 0}
     model = LocalW2Regressor(norm=Doubled(), **settings).fit(x, y).set_params(**change)
     model.save(tmp_path / "model")
     loaded = load(tmp_path / "model")

@@ -9,6 +9,7 @@ import localw2
 from localw2 import (
     LocalW2ODE,
     LocalW2Regressor,
+    Network,
     Normal,
     RandomCoefficientRegressor,
     SeenRowsWarning,
@@ -24,9 +25,8 @@ def coefficients():
 
 @pytest.fixture(scope="module")
 def regressor():
-    return LocalW2Regressor(width=8, max_epochs=3, random_state=0).fit(
-        *Nonlinear().sample(100, random_state=0)
-    )
+    law = Network(width=8, epochs=3)
+    return LocalW2Regressor(law, random_state=0).fit(*Nonlinear().sample(100, random_state=0))
 
 
 @pytest.fixture(scope="module")

@@ -10,16 +10,17 @@ import torch
 from scipy import stats
 from sklearn.linear_model import Ridge
 
-from localw2 import LocalW2Regressor, Nearest
+from localw2 import BallLaw, LocalW2Regressor, Nearest, Network
 from localw2.estimators.regression.law import ConditionalLaw
 from localw2.estimators.regression.mean import FoldedMean
 from localw2.estimators.regression.member import PREDICTION_DRAWS, Member
 from localw2.estimators.regression.outcomes import Outcomes
+from localw2.estimators.regression.storing import restore_law, store_law
 from localw2.estimators.settings import draw_seed
 from localw2.estimators.tables import Columns
 from localw2.judging.conformal import Calibration, central_scores
 
-QUICK = {"max_epochs": 5, "width": 6, "n_folds": 3, "base": Ridge(), "delta": Nearest(20), "random_state": 0}
+QUICK = {"law": Network(width=6, epochs=5), "base": Ridge(), "delta": Nearest(20), "random_state": 0}
 X = np.array([[0.0], [1.0], [-2.0], [0.5], [3.0]])
 LEVELS = np.array([0.05, 0.2, 0.4, 0.6, 0.8, 0.95])
 ERRORS = 5  # standard errors that a statistic may be off by
@@ -33,6 +34,10 @@ class Gaussian(Member):
     std: float = 1.0
     d: int = 1
 
+    @property
+    def title(self):
+        return f"normal {self.mean:g}"
+
     def sample(self, x, n_samples, rng):
         return self.mean + x + self.std * rng.normal(size=(n_samples, len(x), self.d))
 
@@ -44,8 +49,9 @@ class Gaussian(Member):
 
 
 def pool(members, weights, d=1):
-    nothing = FoldedMean("none", (), np.zeros(d), np.zeros(d))
-    return ConditionalLaw(Columns.of_numbers(1), nothing, tuple(members), np.array(weights), Outcomes.anything(d))
+    columns = Columns.of_numbers(1)
+    nothing = FoldedMean(columns, (), np.zeros(d), np.zeros(d))
+    return ConditionalLaw(columns, nothing, tuple(members), np.array(weights), Outcomes.anything(d))
 
 
 def cdf(values, means, weights):
@@ -241,6 +247,12 @@ def test_calibrated_intervals_are_those_of_their_level():
     np.testing.assert_array_equal(calibrated.quantiles(X, LEVELS), law.quantiles(X, LEVELS))
 
 
+def test_weights_are_called_by_the_names_of_their_members():
+    law = pool([Gaussian(0.0), Gaussian(5.0)], [0.3, 0.7])
+    assert law.named_weights == {"normal 0": 0.3, "normal 5": 0.7}
+    assert law.network is None
+
+
 def test_a_law_is_frozen(model, rows):
     law = model.law_
     for name in ("weights", "members", "calibration", "anything"):
@@ -262,26 +274,31 @@ def test_a_refit_leaves_the_law_of_the_fit_before_as_it_was():
 
 class TestStored:
     def plain_parts(self, law):
-        settings, tensors, regressors = law.to_stored()
+        settings, tensors, regressors = store_law(law)
         return json.loads(json.dumps(settings)), dict(tensors), dict(regressors)
 
     def test_round_trip_with_calibration_and_categorical_columns(self, model, rows):
-        again = ConditionalLaw.from_stored(*self.plain_parts(model.law_))
+        again = restore_law(*self.plain_parts(model.law_))
         assert_equal_answers(again, model.law_, rows)
         np.testing.assert_array_equal(again.calibration.scores, model.law_.calibration.scores)
         new = table(9, 3)[0]
-        np.testing.assert_array_equal(again.columns.expand(again.columns.encode(new)), model.encode(new))
+        np.testing.assert_array_equal(again.columns.encode(new), model.encode(new))
         assert again.columns.names == ("dose", "site")
         assert again.weights.tolist() == [1.0]
 
     @pytest.mark.parametrize("base", [None, "auto", Ridge()])
-    def test_round_trip_of_plain_numbers_and_two_outputs(self, base):
+    @pytest.mark.parametrize(
+        "kind",
+        [QUICK["law"], [BallLaw(3, 10), BallLaw(10, 10, "outcomes"), QUICK["law"]]],
+        ids=["network", "pool"],
+    )
+    def test_round_trip_of_plain_numbers_and_two_outputs(self, base, kind):
         rng = np.random.default_rng(0)
         x = rng.normal(size=(50, 2))
         y = np.column_stack([x[:, 0] + rng.normal(size=50), rng.integers(2, size=50)])
-        law = LocalW2Regressor(**QUICK | {"base": base}).fit(x, y).law_
+        law = LocalW2Regressor(**QUICK | {"base": base, "law": kind}).fit(x, y).law_
         assert law.outcomes.values[1].tolist() == [0, 1]
-        again = ConditionalLaw.from_stored(*self.plain_parts(law))
+        again = restore_law(*self.plain_parts(law))
         assert_equal_answers(again, law, x[:10])
         assert set(np.unique(again.sample(x, 5, 0)[..., 1])) <= {0, 1}
 
@@ -293,24 +310,33 @@ class TestStored:
             (lambda s, t, r: s["table"].update(gaps=[7]), "columns"),
             (lambda s, t, r: s.update(n_outputs=True), "whole"),
             (lambda s, t, r: s.update(n_outputs=2), "outcomes"),
-            (lambda s, t, r: s.update(seed=-1), "whole"),
-            (lambda s, t, r: s.update(base_name=3), "3"),
-            (lambda s, t, r: s["network"].update(width=10**9), "finite"),
-            (lambda s, t, r: s["network"].update(activation="sin"), "activation"),
+            (lambda s, t, r: s["members"][0].update(seed=-1), "whole"),
+            (lambda s, t, r: s["members"][0].update(width=10**9), "finite"),
+            (lambda s, t, r: s["members"][0].update(activation="sin"), "activation"),
+            (lambda s, t, r: s.update(weights=[0.9]), "weights"),
+            (lambda s, t, r: s.update(scale=-1.0), "scale"),
+            (lambda s, t, r: s["mean"][0].update(name=3), "text"),
+            (lambda s, t, r: s["mean"][0].update(weight=2.0), "weight"),
+            (lambda s, t, r: s["mean"][0].update(folds=9), "mean"),
+            (lambda s, t, r: s.update(mean=[]), "mean"),
+            (lambda s, t, r: s["mean"].append(s["mean"][0] | {"folds": 0}), "whole"),
             (lambda s, t, r: s["outcomes"].update(lower=[1.0], upper=[0.0]), "outcomes"),
             (lambda s, t, r: s.update(calibration=None), "calibration"),
             (lambda s, t, r: t.pop("calibration_scores"), "calibration"),
             (lambda s, t, r: t.update(calibration_scores=torch.zeros(5, 2, dtype=torch.float64)), "scores"),
-            (lambda s, t, r: t.update(x_scale=torch.zeros(9, dtype=torch.float64)), "x_scale"),
-            (lambda s, t, r: t.update(y_factor=torch.full((1, 1), torch.nan).double()), "y_factor"),
-            (lambda s, t, r: r.update(fold0000=Ridge().fit([[0.0], [1.0]], [0.0, 1.0])), "feature"),
+            (lambda s, t, r: t.update({"member0.x_scale": torch.zeros(9, dtype=torch.float64)}), "x_scale"),
+            (
+                lambda s, t, r: t.update({"member0.y_factor": torch.full((1, 1), torch.nan).double()}),
+                "y_factor",
+            ),
+            (lambda s, t, r: r.update(part0fold0000=Ridge().fit([[0.0], [1.0]], [0.0, 1.0])), "feature"),
         ],
     )
     def test_damaged_parts_are_refused(self, model, spoil, word):
         settings, tensors, regressors = self.plain_parts(model.law_)
         spoil(settings, tensors, regressors)
         with pytest.raises(ValueError, match=word):
-            ConditionalLaw.from_stored(settings, tensors, regressors)
+            restore_law(settings, tensors, regressors)
 
 
 class TestDelegation:
@@ -337,25 +363,3 @@ class TestDelegation:
         np.testing.assert_array_equal(model.sample(x, 3, 1), model.law_.sample(x, 3, draw_seed(1)))
         found = model.predict_interval(x, 0.8, joint=True)
         np.testing.assert_array_equal(found, model.law_.interval(x, 0.8, True))
-
-    def test_the_estimator_on_numbers_answers_as_on_the_frame(self, model, rows):
-        new = table(12, 1)[0]
-        view = model.on_numbers()
-        np.testing.assert_array_equal(view.encode(rows), rows)
-        assert view.n_features_in_ == rows.shape[1] == model.columns_.expanded_width
-        assert view.columns_ is None
-        for on_frame, on_numbers in (
-            (model.predict(new, return_std=True), view.predict(rows, return_std=True)),
-            (model.sample(new, 5, random_state=2), view.sample(rows, 5, random_state=2)),
-            (model.predict_quantiles(new), view.predict_quantiles(rows)),
-            (model.predict_interval(new, 0.8), view.predict_interval(rows, 0.8)),
-        ):
-            np.testing.assert_array_equal(on_numbers, on_frame)
-        np.testing.assert_array_equal(model.encode(new), rows)  # the model itself still takes frames
-
-    def test_on_numbers_of_plain_numbers_changes_nothing(self):
-        x, y = np.random.default_rng(0).normal(size=(2, 40))
-        model = LocalW2Regressor(**QUICK).fit(x[:, None], y)
-        view = model.on_numbers()
-        np.testing.assert_array_equal(view.predict(x[:, None]), model.predict(x[:, None]))
-        np.testing.assert_array_equal(model.encode(x[:, None]), x[:, None])

@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
 
-from localw2 import LazyNeighborhoods, LocalW2Regressor, Nearest, Neighborhoods, load
+from localw2 import LazyNeighborhoods, LocalW2Regressor, Nearest, Neighborhoods, Network, load
 from localw2.balls import spread
 from localw2.balls.spread import rough_balls
-from localw2.estimators.regression import balls, fitting, mean
+from localw2.estimators.regression import ball_law, balls, forest, mean
 from localw2.estimators.regression.balls import RowPlan, plan_rows
 from localw2.estimators.regression.loss import find_near
 from localw2.estimators.regression.mean import cross_fit
+from localw2.estimators.tables import Columns
 
 SCALE = Path(__file__).parents[2] / "benchmarks" / "scale.py"
-SETTINGS = {"delta": Nearest(16), "width": 12, "max_epochs": 40, "random_state": 0}
+SETTINGS = {"law": Network(width=12, epochs=40), "delta": Nearest(16), "random_state": 0}
 
 
 def rows(n, seed=0):
@@ -31,7 +32,7 @@ def rows(n, seed=0):
 @pytest.fixture
 def many(monkeypatch):
     """Many rows are more than 400."""
-    for module in (balls, mean, spread):
+    for module in (balls, spread):
         monkeypatch.setattr(module, "MANY_ROWS", 400)
     monkeypatch.setattr(mean, "BASE_ROWS", 300)
     monkeypatch.setattr(balls, "BATCH_EDGES", 512)
@@ -39,11 +40,7 @@ def many(monkeypatch):
 
 
 @pytest.mark.parametrize("base", [None, "auto", Ridge()])
-def test_a_fit_of_many_rows_is_as_good_and_tells_what_it_used(base, many, monkeypatch, tmp_path):
-    # Otherwise the choice of the base takes most of the time.
-    monkeypatch.setattr(
-        fitting, "cross_fit", lambda b, x, y, k, s, _, **o: cross_fit(b, x, y, k, s, "ridge", **o)
-    )
+def test_a_fit_of_many_rows_is_as_good_and_tells_what_it_used(base, many, tmp_path):
     x, y, _ = rows(1000)
     model = LocalW2Regressor(base=base, **SETTINGS).fit(x, y)
     used = 0 if base is None else 300 if isinstance(base, str) else 1000
@@ -64,14 +61,14 @@ def test_a_fit_of_many_rows_is_as_good_and_tells_what_it_used(base, many, monkey
 
 def test_a_fit_of_few_rows_uses_all_of_them():
     x, y, _ = rows(60)
-    model = LocalW2Regressor(base=Ridge(), **(SETTINGS | {"max_epochs": 2})).fit(x, y)
+    model = LocalW2Regressor(base=Ridge(), **(SETTINGS | {"law": Network(width=12, epochs=2)})).fit(x, y)
     assert model.plan_ == RowPlan(60, 60, None, None, 0.0)
     assert model.fit_.config.batch_balls is None
 
 
 def test_what_the_user_asks_for_is_kept(many):
     x, y, _ = rows(500)
-    settings = SETTINGS | {"batch_balls": 10, "max_epochs": 2}
+    settings = SETTINGS | {"law": Network(width=12, epochs=2, batch_balls=10)}
     plan = LocalW2Regressor(base=None, **settings).fit(x, y).plan_
     assert (plan.batch_balls, plan.epoch_balls) == (10, 130)  # an epoch sees about 2048 / 16 balls
 
@@ -88,19 +85,38 @@ def test_plans_of_balls():
 
 
 def test_no_row_is_centred_by_a_model_that_has_seen_it(many):
-    """A base that remembers its rows gives them away: the residual of a seen row would be 0."""
+    """Rows outside of the sample have the mean of their own fold, as those of the sample have."""
     x, y, _ = rows(1000)
-    fitted = cross_fit("auto", x, y[:, None], 3, 0, "ridge")
+    columns = Columns.of_numbers(2)
+    fitted = cross_fit("auto", x, y[:, None], columns, 0, n_held=2)
     assert fitted.n_rows == 300
-    each = fitted.mean.predict_each(x)[..., 0]
-    gaps = np.abs(each - fitted.out_of_fold[:, 0])
-    assert (gaps.min(0) < 1e-12).all()  # every row has the mean of one of the fold models
-    # Of the rows outside the sample each fold has a like number.
-    which = gaps.argmin(0)
-    assert np.bincount(which).min() > 250
-    flat = cross_fit(None, x, y[:, None], 3, 0)
+    assert [fold for fold, _ in fitted.without] == [0, 1]
+    parts = [(np.arange(1000), fitted)]
+    parts += [(np.flatnonzero(fitted.folds != fold), part) for fold, part in fitted.without]
+    for kept, part in parts:
+        each = part.mean.predict_each(x[kept])
+        own = each[part.folds, np.arange(len(kept))]
+        np.testing.assert_allclose(part.out_of_fold, own, rtol=1e-12, atol=1e-12)
+        assert np.ptp(np.bincount(part.folds)) <= 1
+    flat = cross_fit(None, x, y[:, None], columns, 0)
     assert flat.n_rows == 0
     assert np.allclose(flat.out_of_fold, y.mean())
+
+
+def test_the_default_of_many_rows_knows_their_law(many, monkeypatch):
+    """Trees and their leaves take a sample of the rows too."""
+    for module in (forest, ball_law):
+        monkeypatch.setattr(module, "MOST_ROWS", 500)
+    x, y, _ = rows(1000)
+    model = LocalW2Regressor("balls", random_state=0).fit(x, y)
+    test, _, std = rows(500, seed=1)
+    center, width = model.predict(test, return_std=True)
+    assert np.sqrt(((center - 2 * test[:, 0]) ** 2).mean()) < 0.1
+    assert np.sqrt(((width - std) ** 2).mean()) < 0.06
+    for one in model.law_.members:
+        ends = np.append(one.forest.roots[1:], len(one.counts))
+        held = [one.counts[start:end].sum() for start, end in zip(one.forest.roots, ends, strict=True)]
+        assert held == [500] * one.forest.n_trees
 
 
 def test_what_is_near_is_cells_of_many_rows(many):

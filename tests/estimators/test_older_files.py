@@ -7,7 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from localw2 import load
+from localw2 import LocalW2Regressor, Network, load
+from localw2.storage.model_file import Stored, read
 
 FOLDER = Path(__file__).parents[1] / "data" / "files-0.1"
 ANSWERS = json.loads((FOLDER / "answers.json").read_text())
@@ -24,6 +25,44 @@ def test_regressors(name):
     np.testing.assert_allclose(
         model.sample(expected["X"], 3, random_state=1), expected["draws"], rtol=1e-9, atol=1e-12
     )
+
+
+def test_the_settings_of_a_network_are_those_of_its_law_now():
+    model = load(FOLDER / "regressor-kernel.localw2")
+    plain = read(FOLDER / "regressor-kernel.localw2").settings["parameters"]
+    assert model.law == Network(width=plain["width"], epochs=plain["max_epochs"], depth=plain["depth"])
+    assert model.weights_ == {"network": 1.0}
+    assert model.fit_.config.max_epochs == plain["max_epochs"]
+
+
+def test_what_was_loaded_is_saved_in_the_form_of_today(tmp_path):
+    model, x = load(FOLDER / "regressor-kernel.localw2"), ANSWERS["regressor-kernel"]["X"]
+    model.save(tmp_path / "model")
+    again = load(tmp_path / "model")
+    np.testing.assert_array_equal(again.predict(x), model.predict(x))
+    np.testing.assert_array_equal(again.sample(x, 3, random_state=1), model.sample(x, 3, random_state=1))
+    assert again.law == model.law
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"width": 10**9}, {"depth": 10**9}, {"residual": 1}, {"activation": "sin"}, {"max_epochs": 0}],
+    ids=lambda change: next(iter(change)),
+)
+def test_forged_networks_are_refused(change):
+    stored = read(FOLDER / "regressor-kernel.localw2")
+    settings = stored.settings | {"parameters": stored.settings["parameters"] | change}
+    with pytest.raises(ValueError):
+        LocalW2Regressor.from_stored(Stored(stored.kind, settings, stored.tensors, stored.regressors))
+
+
+@pytest.mark.parametrize("change", [{"base_name": 3}, {"base_name": "none"}, {"seed": -1}, {"seed": 1.0}])
+def test_forged_means_and_seeds_are_refused(change):
+    stored = read(FOLDER / "regressor-kernel.localw2")
+    with pytest.raises(ValueError):
+        LocalW2Regressor.from_stored(
+            Stored(stored.kind, stored.settings | change, stored.tensors, stored.regressors)
+        )
 
 
 def test_a_summary_with_its_errors():

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
 
-from localw2 import LocalW2Regressor, load
+from localw2 import BallLaw, LocalW2Regressor, Network, load
 from localw2.estimators.regression.outcomes import Outcomes, Rounding
 from localw2.metrics import crps
 
-FITTED = {"base": Ridge(), "max_epochs": 150, "random_state": 0}
+FITTED = {"base": Ridge(), "random_state": 0}
+LAWS = [Network(epochs=150), "balls", BallLaw(20)]
 
 
 def counts(n, seed):
@@ -23,9 +24,10 @@ def censored(n, seed):
     return x, np.maximum(0.0, x[:, 0] + 0.5 * rng.normal(size=n))
 
 
-def test_draws_of_counts_are_counts_with_the_right_frequencies(tmp_path):
+@pytest.mark.parametrize("law", LAWS, ids=["network", "balls", "wide balls"])
+def test_draws_of_counts_are_counts_with_the_right_frequencies(tmp_path, law):
     x, y = counts(600, 0)
-    model = LocalW2Regressor(**FITTED).fit(x, y)
+    model = LocalW2Regressor(law, **FITTED).fit(x, y)
     assert model.outcomes_.values[0].tolist() == [0, 1, 2, 3, 4, 5, 6]
     new, truth = counts(4000, 1)
     draws = model.sample(new, 50, random_state=0)
@@ -34,7 +36,7 @@ def test_draws_of_counts_are_counts_with_the_right_frequencies(tmp_path):
         shares = [np.bincount(v[..., part].ravel().astype(int), minlength=7) for v in (truth, draws)]
         shares = [s / s.sum() for s in shares]
         assert np.abs(shares[0] - shares[1]).sum() / 2 < 0.08  # total variation; 600 rows know it to .05
-    free = LocalW2Regressor(**FITTED, values=None).fit(x, y)
+    free = LocalW2Regressor(law, **FITTED, values=None, bounds=None).fit(x, y)
     assert free.outcomes_.values == (None,)
     assert crps(truth, draws).mean() < crps(truth, free.sample(new, 50, random_state=0)).mean()
     mean, std = model.predict(new[:20], return_std=True)
@@ -45,9 +47,10 @@ def test_draws_of_counts_are_counts_with_the_right_frequencies(tmp_path):
     np.testing.assert_array_equal(again.sample(new, 2, random_state=3), model.sample(new, 2, random_state=3))
 
 
-def test_draws_of_a_censored_target_pile_up_where_it_does():
+@pytest.mark.parametrize("law", LAWS, ids=["network", "balls", "wide balls"])
+def test_draws_of_a_censored_target_pile_up_where_it_does(law):
     x, y = censored(600, 0)
-    model = LocalW2Regressor(**FITTED).fit(x, y)
+    model = LocalW2Regressor(law, **FITTED).fit(x, y)
     assert model.outcomes_.lower.tolist() == [0.0]
     assert model.outcomes_.upper.tolist() == [np.inf]
     new, truth = censored(4000, 1)
@@ -59,10 +62,15 @@ def test_draws_of_a_censored_target_pile_up_where_it_does():
     assert lower.min() >= 0
 
 
+@pytest.mark.parametrize(
+    "law",
+    [Network(width=4, epochs=2), [BallLaw(n_trees=10), BallLaw(n_trees=10, on="outcomes")]],
+    ids=["network", "balls"],
+)
 @pytest.mark.parametrize("calibrate", [False, True])
-def test_given_bounds_and_values(calibrate):
+def test_given_bounds_and_values(calibrate, law):
     x, y = censored(100, 2)
-    settings = {"base": None, "max_epochs": 2, "width": 4, "random_state": 0, "calibrate": calibrate}
+    settings = {"law": law, "base": None, "random_state": 0, "calibrate": calibrate}
     model = LocalW2Regressor(**settings, bounds=(None, y.max()), values=None).fit(x, y)
     assert model.sample(x, 20, random_state=0).max() <= y.max()
     lower, upper = model.predict_interval(x)
@@ -74,11 +82,12 @@ def test_given_bounds_and_values(calibrate):
     assert set(np.unique(model.predict_quantiles(x, np.linspace(0.01, 0.99, 30)))) <= {0, 1, 2, 3}
 
 
-def test_an_end_that_no_row_is_near_moves_no_draw():
+@pytest.mark.parametrize("law", [Network(width=10, epochs=20), BallLaw(n_trees=10)], ids=["network", "balls"])
+def test_an_end_that_no_row_is_near_moves_no_draw(law):
     rng = np.random.default_rng(0)
     x = rng.uniform(size=(200, 1))
     y = 100 + 10 * x[:, 0] + 0.5 * rng.normal(size=200)
-    settings = {"max_epochs": 20, "width": 10, "random_state": 0, "base": Ridge()}
+    settings = {"law": law, "random_state": 0, "base": Ridge()}
     far = np.array([[-0.3], [-0.1], [0.5], [1.3]])
     free = LocalW2Regressor(**settings, bounds=None).fit(x, y)
     for bounds in ((0, None), (0, 1e6), (None, 1e6)):
@@ -104,7 +113,8 @@ def test_parts_of_a_calibration_keep_to_the_values_of_the_whole():
     rng = np.random.default_rng(0)
     x = rng.uniform(size=(200, 1))
     y = np.minimum(rng.poisson(1 + 5 * x[:, 0]), 9).astype(float)
-    settings = {"base": None, "max_epochs": 20, "width": 10, "random_state": 0, "calibrate": True}
+    law = Network(width=10, epochs=20)
+    settings = {"law": law, "base": None, "random_state": 0, "calibrate": True}
     auto = LocalW2Regressor(**settings).fit(x, y)
     given = LocalW2Regressor(**settings, values=np.unique(y).tolist()).fit(x, y)
     assert len(auto.outcomes_.values[0]) == 10
@@ -133,7 +143,7 @@ def test_values_beyond_those_of_the_rows_stay_in_intervals():
 def test_parameters_survive_a_file(tmp_path):
     x, y = censored(50, 3)
     y = np.minimum(y.round(1) // 0.5 / 2, 1.0)
-    model = LocalW2Regressor(base=None, max_epochs=1, bounds=(0, None), values=[0, 0.5, 1]).fit(x, y)
+    model = LocalW2Regressor(Network(epochs=1), None, bounds=(0, None), values=[0, 0.5, 1]).fit(x, y)
     model.save(tmp_path / "model")
     again = load(tmp_path / "model")
     assert again.bounds == [0.0, None]
@@ -176,7 +186,7 @@ def test_each_output_has_its_own():
 def test_bad_settings_say_what_to_do(settings, word):
     x, y = censored(20, 4)
     with pytest.raises(ValueError, match=word):
-        LocalW2Regressor(base=None, max_epochs=1, **settings).fit(x, y)
+        LocalW2Regressor("balls", None, **settings).fit(x, y)
 
 
 def test_values_beyond_given_bounds_are_refused():

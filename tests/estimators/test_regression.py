@@ -654,31 +654,70 @@ class TestErrors:
             model.save("never written")
 
 
+def assert_same_answers(ours, theirs, x):
+    """Bit for bit, in everything that a regressor can be asked."""
+    for a, b in zip(ours.predict(x, return_std=True), theirs.predict(x, return_std=True), strict=True):
+        np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(ours.sample(x, 3, 1), theirs.sample(x, 3, 1))
+    np.testing.assert_array_equal(ours.predict_quantiles(x, [0.2]), theirs.predict_quantiles(x, [0.2]))
+    np.testing.assert_array_equal(ours.predict_interval(x, 0.7), theirs.predict_interval(x, 0.7))
+
+
+@pytest.fixture(scope="module")
+def unspoilt():
+    x, y = two_outputs(40)
+    stored = LocalW2Regressor(Network(width=4, epochs=2), base=None).fit(x, y[:, 0]).to_stored()
+    LocalW2Regressor.from_stored(stored)
+    return stored
+
+
 class TestStored:
     @pytest.mark.parametrize("outputs", [1, 2])
     @pytest.mark.parametrize(
         "settings",
         [
-            {},
-            {"base": None, "delta": 0.5, "norm": Weighted([1.0, 2.0]), "discrepancy": EnergyScore()},
-            {"base": make_pipeline(StandardScaler(), Ridge()), "residual": False, "activation": "tanh"},
+            QUICK,
+            {
+                "law": Network(**NETWORK, discrepancy=EnergyScore()),
+                "base": None,
+                "delta": 0.5,
+                "norm": Weighted([1.0, 2.0]),
+            },
+            {
+                "law": Network(**NETWORK, residual=False, activation="tanh"),
+                "base": make_pipeline(StandardScaler(), Ridge()),
+            },
+            {"law": "balls"},
+            {"law": [BallLaw(3, 20), BallLaw(20, 10, "outcomes"), QUICK["law"]], "base": Ridge()},
+            {"law": BallLaw(on="outcomes", n_trees=10), "base": None},
         ],
-        ids=["auto", "none", "given"],
+        ids=["network", "none", "given", "balls", "pool", "outcomes"],
     )
     def test_round_trip_is_exact(self, tmp_path, outputs, settings):
         x, y = two_outputs(90)
         y = y[:, 0] if outputs == 1 else y
-        model = LocalW2Regressor(**QUICK, **settings, random_state=0).fit(x, y)
+        model = LocalW2Regressor(**settings, random_state=0).fit(x, y)
         write(tmp_path / "model", model.to_stored())
         loaded = LocalW2Regressor.from_stored(read(tmp_path / "model"))
-        for a, b in zip(model.predict(x, return_std=True), loaded.predict(x, return_std=True), strict=True):
-            np.testing.assert_array_equal(a, b)
-        np.testing.assert_array_equal(model.sample(x, 3, 1), loaded.sample(x, 3, 1))
-        np.testing.assert_array_equal(model.predict_quantiles(x, [0.2]), loaded.predict_quantiles(x, [0.2]))
+        assert_same_answers(model, loaded, x)
         assert repr(loaded) == repr(model)
-        assert loaded.fit_.losses == model.fit_.losses
+        assert loaded.law == model.law
+        assert loaded.weights_ == model.weights_
         assert loaded.base_name_ == model.base_name_
+        if "network" in model.weights_:
+            assert loaded.fit_.losses == model.fit_.losses
+            assert loaded.delta_ == model.delta_
         np.testing.assert_array_equal(clone(loaded).fit(x, y).predict(x), model.predict(x))
+
+    def test_round_trip_of_the_default(self, tmp_path):
+        """On rows whose law varies smoothly, where a network has a part."""
+        x, y = Nonlinear().sample(120, random_state=1)
+        model = LocalW2Regressor(random_state=0).fit(x, y)
+        model.save(tmp_path / "model")
+        loaded = load(tmp_path / "model")
+        assert_same_answers(model, loaded, x)
+        assert loaded.weights_ == model.weights_
+        assert sum(model.weights_.values()) == pytest.approx(1)
 
     def test_feature_names_survive(self):
         pandas = pytest.importorskip("pandas")
@@ -693,12 +732,35 @@ class TestStored:
         "spoil",
         [
             lambda s, t: s.pop("parameters"),
-            lambda s, t: s["network"].update(width=10**9),
-            lambda s, t: s["network"].update(depth=10**9),
-            lambda s, t: s.pop("network") and s["parameters"].update(width=10**9),  # as in files of 0.1
-            lambda s, t: s.pop("network") and s["parameters"].update(depth=10**9),
+            lambda s, t: s["members"][0].update(width=10**9),
+            lambda s, t: s["members"][0].update(depth=10**9),
+            lambda s, t: s["members"][0].update(residual=1),
+            lambda s, t: s["members"][0].update(activation="sin"),
+            lambda s, t: s["members"][0].update(seed=-1),
+            lambda s, t: s["members"][0].update(seed=2**63),
+            lambda s, t: s["members"][0].update(seed=1.0),
+            lambda s, t: s["members"][0].update(kind="balls"),
+            lambda s, t: s["members"][0].update(kind="line"),
+            lambda s, t: s["members"][0].pop("rounding"),
+            lambda s, t: s.update(members=[]),
+            lambda s, t: s.update(members=s["members"] * 2),
+            lambda s, t: s.update(weights=[0.5]),
+            lambda s, t: s.update(weights=[0.5, 0.5]),
+            lambda s, t: s.update(weights=[float("nan")]),
+            lambda s, t: s.update(weights=None),
+            lambda s, t: s.update(mean=[{"name": "ridge", "weight": 1.0, "folds": 2, "native": False}]),
+            lambda s, t: s.update(mean=None),
+            lambda s, t: s.update(scale=-1.0),
+            lambda s, t: s.update(scale=float("nan")),
+            lambda s, t: s.update(scale=True),
             lambda s, t: s["parameters"].update(nonsense=1),
             lambda s, t: s["parameters"].update(norm={"object": "system", "fields": {}}),
+            lambda s, t: s["parameters"].update(law={"strategy": "system", "fields": {}}),
+            lambda s, t: s["parameters"]["law"]["fields"].update(width=0),
+            lambda s, t: s["parameters"]["law"]["fields"].update(more=0),
+            lambda s, t: s["parameters"].update(law=3),
+            lambda s, t: s["parameters"].update(base="ridge"),
+            lambda s, t: s["parameters"].update(base={"regressor": "other"}),
             lambda s, t: s.update(n_features=3),
             lambda s, t: s.update(n_outputs=True),
             lambda s, t: s.update(y_ndim=7),
@@ -707,16 +769,6 @@ class TestStored:
             lambda s, t: s.update(y_ndim=1.0),
             lambda s, t: s.update(feature_names="ab"),
             lambda s, t: s.update(feature_names=["a", 3]),
-            lambda s, t: s.update(seed=-1),
-            lambda s, t: s.update(seed=2**63),
-            lambda s, t: s.update(seed=1.0),
-            lambda s, t: s.update(base_name=3),
-            lambda s, t: s["parameters"].update(base="ridge"),
-            lambda s, t: s.update(base_name="ridge"),  # without base models
-            lambda s, t: s["parameters"].update(base={"regressor": "other"}),
-            lambda s, t: s["network"].update(residual=1),
-            lambda s, t: s["network"].update(activation="sin"),
-            lambda s, t: s.pop("network") and s["parameters"].update(residual=1),
             lambda s, t: s["fit"].update(stopped=3),
             lambda s, t: s["fit"].update(seconds="long"),
             lambda s, t: s["fit"].update(best_epoch="first"),
@@ -727,17 +779,17 @@ class TestStored:
             lambda s, t: t.update({"history.epoch": torch.tensor([1.0, 3.0], dtype=torch.float64)}),
             lambda s, t: s["fit"].update(more=1),
             lambda s, t: s["fit"]["config"].update(max_epochs=-1),
-            lambda s, t: t.pop("x_scale"),
-            lambda s, t: t.update(y_factor=torch.tensor([[np.nan]], dtype=torch.float64)),
-            lambda s, t: t.pop("model.layers.0.bias"),
+            lambda s, t: t.pop("member0.x_scale"),
+            lambda s, t: t.update({"member0.y_factor": torch.tensor([[np.nan]], dtype=torch.float64)}),
+            lambda s, t: t.pop("member0.model.layers.0.bias"),
+            lambda s, t: t.pop("base_slope"),
         ],
     )
-    def test_parts_that_do_not_fit_are_refused(self, spoil):
-        x, y = two_outputs(40)
-        stored = LocalW2Regressor(Network(width=4, epochs=2), base=None).fit(x, y[:, 0]).to_stored()
-        spoil(stored.settings, stored.tensors)
+    def test_parts_that_do_not_fit_are_refused(self, unspoilt, spoil):
+        settings, tensors = json.loads(json.dumps(unspoilt.settings)), dict(unspoilt.tensors)
+        spoil(settings, tensors)
         with pytest.raises(ValueError):
-            LocalW2Regressor.from_stored(stored)
+            LocalW2Regressor.from_stored(Stored(unspoilt.kind, settings, tensors))
 
     def test_paths_of_this_machine_stay_here(self, tmp_path):
         x, y = two_outputs(40)

@@ -5,10 +5,9 @@ import pytest
 import torch
 from sklearn.linear_model import LinearRegression
 
-from localw2 import MSE, LocalW2Regressor, Nearest, Neighborhoods, Objective, SquaredW2, Weighted
+from localw2 import MSE, LocalW2Regressor, Nearest, Neighborhoods, Network, Objective, SquaredW2, Weighted
 from localw2.estimators.regression.balls import ChosenBalls
 from localw2.estimators.regression.loss import Anchored, ResidualLoss
-from localw2.estimators.regression.network import Network
 from strategies import quiet_leaves
 
 K = [12, 24, 48]

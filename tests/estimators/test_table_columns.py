@@ -10,8 +10,20 @@ import pandas as pd
 import pytest
 import torch
 from sklearn.base import BaseEstimator
+from sklearn.compose import ColumnTransformer
+from sklearn.dummy import DummyRegressor
+from sklearn.impute import SimpleImputer
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder
 
-from localw2.estimators.tables import MOST_CATEGORIES, MOST_CODES, Columns, read_rows, read_table
+from localw2.estimators.tables import (
+    MOST_CATEGORIES,
+    MOST_CODES,
+    Columns,
+    from_stored_encoder,
+    read_rows,
+    read_table,
+)
 
 N = 60
 
@@ -210,6 +222,11 @@ class TestDates:
         assert np.isnan(x[3, 4])
         assert 4 in columns.gaps
         assert np.isnan(read_rows(estimator, frame.assign(day=np.nan), columns)[:, 4]).all()
+
+    def test_dates_in_another_format_are_left_out_with_a_word_of_advice(self):
+        days = self.MOMENTS.dt.strftime("%d/%m/%Y %H:%M").array
+        with pytest.warns(UserWarning, match="'day'.*2020-01-31"):
+            assert read(pd.DataFrame({"a": numbers(), "day": days}))[1].used_names == ["a"]
 
     def test_text_that_is_no_date_is_a_category(self):
         frame = pd.DataFrame({"a": numbers(), "day": ["2020-02-28", "2020-02-30"] * (N // 2)})
@@ -520,3 +537,55 @@ class TestStored:
     def test_damaged_names_are_refused(self, names):
         with pytest.raises(ValueError, match="names"):
             Columns.from_stored(None, 2, names)
+
+
+class TestOlderEncoders:
+    """Files of version 0.1 hold encoders of scikit-learn."""
+
+    def make(self, frame, categorical, grouped=()):
+        """The encoder that version 0.1 made of a frame, and the matrix that it gave."""
+        text = frame.astype(object).where(frame.notna(), np.nan)
+        kept = []
+        for j in categorical:
+            words = text.iloc[:, j].dropna().value_counts(sort=True).index[:MOST_CATEGORIES]
+            gap = [np.nan] if text.iloc[:, j].isna().any() else []
+            kept.append(np.array([*sorted(words), *gap], dtype=object))
+        one_hot = OneHotEncoder(categories=kept, handle_unknown="ignore", sparse_output=False)
+        numbers = [j for j in range(frame.shape[1]) if j not in categorical]
+        imputer = SimpleImputer(strategy="median", add_indicator=True)
+        encoder = ColumnTransformer([("numbers", imputer, numbers), ("names", one_hot, categorical)])
+        matrix = encoder.fit_transform(text.to_numpy())
+        pipeline = make_pipeline(encoder, DummyRegressor().fit([[0.0]], [0.0]))
+        return pipeline, [[], list(grouped)], matrix.astype(float)
+
+    @pytest.mark.parametrize(
+        "names", [["dose"], ["site"], ["dose", "site"], ["site", "full", "dose", "town"]]
+    )
+    def test_the_matrix_is_the_same(self, names):
+        rng = np.random.default_rng(0)
+        towns = rng.choice([f"town {k}" for k in range(50)], 400, p=np.arange(1, 51) / 1275)
+        frame = mixed(400)[["dose", "site"]].assign(full=rng.normal(size=400), town=towns)[names]
+        categorical = [j for j, name in enumerate(names) if name in ("site", "town")]
+        grouped = [j for j, name in enumerate(names) if name == "town"]
+        pipeline, plain, expected = self.make(frame, categorical, grouped)
+        columns = from_stored_encoder(pipeline, len(names), names, plain)
+        np.testing.assert_array_equal(columns.expand(columns.encode(frame)), expected)
+        assert columns.expanded_width == expected.shape[1]
+        again = Columns.from_stored(json.loads(json.dumps(columns.to_stored())), len(names), names)
+        np.testing.assert_array_equal(again.expand(again.encode(frame)), expected)
+
+    def test_no_encoder_is_plain_numbers(self):
+        assert from_stored_encoder(None, 2, None, None).plain
+
+    def test_damaged_encoders_are_refused(self):
+        pipeline, plain, _ = self.make(mixed(400)[["dose", "site"]], [1])
+        for given in (
+            (pipeline, 3, None, plain),
+            (pipeline, 2, None, [[], [0]]),
+            ("encoder", 2, None, plain),
+        ):
+            with pytest.raises(ValueError, match="damaged"):
+                from_stored_encoder(*given)
+        pipeline.steps[0][1].named_transformers_["names"].categories_ = []
+        with pytest.raises(ValueError, match="damaged"):
+            from_stored_encoder(pipeline, 2, None, plain)

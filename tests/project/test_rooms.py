@@ -8,7 +8,7 @@ from rooms import LEVEL, MODULES, PACKAGE, imports, inside
 
 MOST_FILES, MOST_FOLDERS, LONGEST_CHAIN = 10, 8, 12
 
-CORE = {"torch", "numpy", "scipy", "sklearn"}
+CORE = {"threadpoolctl", "torch", "numpy", "scipy", "sklearn"}
 # Imported inside functions, with a fallback or a message that names the extra.
 LAZY = {
     "lap": ["losses.assignment"],

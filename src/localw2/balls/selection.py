@@ -115,7 +115,8 @@ class DeltaSelection:
         return ball_scores(lines, (self.chosen.sizes[1], self.chosen.score), ax)
 
     def __repr__(self) -> str:
-        return f"DeltaSelection({describe(self.balls)}, norm {self.chosen.norm_name}: {self.why})"
+        kind = "norm " if self.norm is not None else ""
+        return f"DeltaSelection({describe(self.balls)}, {kind}{self.chosen.norm_name}: {self.why})"
 
 
 def select_delta(
@@ -202,10 +203,10 @@ def describe(balls: Nearest | float | Neighborhoods) -> str:
     """Describe balls in words.
 
     >>> describe(Nearest(12)), describe(0.25), describe(Neighborhoods.whole(9))
-    ('12 nearest rows', 'radius 0.25', '1 given')
+    ('12 nearest rows', 'radius 0.25', '1 given ball')
     """
     if isinstance(balls, Neighborhoods):
-        return f"{balls.n_balls} given"
+        return f"{balls.n_balls} given ball{'s' * (balls.n_balls > 1)}"
     return f"{balls.k} nearest rows" if isinstance(balls, Nearest) else f"radius {balls:.4g}"
 
 

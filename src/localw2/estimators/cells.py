@@ -20,6 +20,7 @@ _NUMBERS = {"integer", "floating", "mixed-integer-float", "decimal", "boolean"}
 _DATES = {"datetime", "datetime64", "date", "period"}
 _DURATIONS = {"timedelta", "timedelta64"}
 _ISO_DATE = re.compile(r"\s*\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d([.,]\d+)?)?( ?(Z|[+-]\d\d:?\d\d))?)?\s*")
+_OTHER_DATE = re.compile(r"\s*\d{1,4}([./-])\d{1,2}\1\d{1,4}\b.*")
 _DAY = np.timedelta64(1, "D")
 
 
@@ -158,6 +159,15 @@ def read_texts(column: Any) -> tuple[Array, list[str]]:
     # Values that differ in type only, such as 1 and 1.0, are one text.
     merged = np.array([texts.setdefault(_text(value), len(texts)) for value in values] + [-1])
     return np.where(missing, -1, merged[codes]), list(texts)
+
+
+def look_like_dates(texts: Sequence[str]) -> bool:
+    """Whether all texts look like dates in one of the many formats that are not ISO's.
+
+    >>> look_like_dates(["31/01/2020", "1.2.2020 12:00"]), look_like_dates(["12-B"])
+    (True, False)
+    """
+    return all(_OTHER_DATE.fullmatch(text) for text in texts)
 
 
 def is_date(values: Any) -> bool:

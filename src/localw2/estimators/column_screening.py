@@ -21,6 +21,7 @@ NO_VALUES = "it has no values"
 CONSTANT = "it has the same value in every row"
 ROW_NUMBER = "it numbers the rows"
 IDENTIFIER = "it is a different text in nearly every row"
+UNREAD_DATES = "its dates are not written like 2020-01-31"
 
 FEWEST_ROWS = 20  # with fewer rows, distinct values are no sign of an identifier
 _DISTINCT = 0.9  # share of distinct texts from which on a column is an identifier

@@ -30,6 +30,7 @@ from localw2.estimators.column_screening import (
     IDENTIFIER,
     NO_VALUES,
     ROW_NUMBER,
+    UNREAD_DATES,
     explain_idle,
     find_leaks,
 )
@@ -244,11 +245,13 @@ _PLACES = ("lumped", "dates", "durations", "gaps")
 
 
 def from_stored_encoder(pipeline: Any, p: int, names: Any, plain: Any) -> Columns:
-    """The columns of a file of version 0.1, which holds an encoder of scikit-learn in a pipeline.
+    """The columns of a file of version 0.1, which holds an encoder of scikit-learn in a pipeline, or none.
 
     ``expand`` gives the matrix that the encoder gave.
     """
     names = _check_names(names, p)
+    if pipeline is None:
+        return Columns.of_numbers(p, names)
     encoder = pipeline.steps[0][1] if isinstance(pipeline, Pipeline) else None
     if not isinstance(encoder, ColumnTransformer) or getattr(encoder, "n_features_in_", None) != p:
         raise _damaged(encoder)
@@ -361,17 +364,6 @@ def read_rows(reader: BaseEstimator, X: Any, columns: Columns) -> Array:
     return columns.encode(rows) if columns.dropped or np.isnan(rows).any() else rows
 
 
-def on_numbers(estimator: Any, X: Any, names: Any = None) -> tuple[Any, Any, Any]:
-    """An estimator that takes the numbers which a table becomes, those of X (if any), and their names.
-
-    For tools that look at a model column by column. An estimator of plain numbers stays as it is.
-    """
-    columns = getattr(estimator, "columns_", None)
-    if columns is None:
-        return estimator, X, names
-    return estimator.on_numbers(), None if X is None else estimator.encode(X), columns.expanded_names(names)
-
-
 def _learn_columns(table: Any, noted: Columns) -> tuple[Array, Columns]:
     """The numbers of a table, and the columns that they came from."""
     labels, frame = noted.labels, _is_frame(table)
@@ -393,9 +385,11 @@ def _learn_columns(table: Any, noted: Columns) -> tuple[Array, Columns]:
             found.append(cells.read_numbers(column, labels[j]))
         whole = getattr(column.dtype, "kind", "O") in "iu"
         reason = explain_idle(found[j], kinds[j], labels[j] if noted.names is None else noted.names[j], whole)
+        if reason == IDENTIFIER and cells.look_like_dates(words[j]):
+            reason = UNREAD_DATES
         if reason is not None and (frame or reason == NO_VALUES):
             idle[j] = reason
-    for reason in (ROW_NUMBER, IDENTIFIER, CONSTANT):  # something must remain
+    for reason in (ROW_NUMBER, IDENTIFIER, UNREAD_DATES, CONSTANT):  # something must remain
         if len(idle) == table.shape[1]:
             idle = {j: why for j, why in idle.items() if why != reason}
     used = [j for j in range(table.shape[1]) if j not in idle]

@@ -116,7 +116,7 @@ def judge_seen(seen: SeenRows, x: Any, y: Any) -> tuple[float, bool]:
 
 def _codes(x: Any, y: Any) -> Array:
     """A 63-bit hash of each row, int64."""
-    inputs, outputs = as_array(x, "x", missing=True), as_array(y, "y", missing=True)
+    inputs, outputs = as_rows(x), as_array(y, "y", missing=True)
     if outputs.ndim == 0 or len(outputs) != len(inputs):
         raise ValueError(f"x has {len(inputs)} rows and y has shape {outputs.shape}; they must be pairs.")
     code = np.full(len(inputs), inputs.shape[1], np.uint64)

@@ -58,6 +58,61 @@ class HistoryFile:
             self.file = None
 
 
+@final
+class Stages:
+    """What a long fit is doing, in words, on standard error: a bar with the time left, or a line in a pipe.
+
+    >>> with Stages(enabled=False) as stages:
+    ...     stages.start("choosing the mean", 5)
+    ...     stages.advance()
+    """
+
+    def __init__(self, enabled: bool) -> None:
+        self._enabled = enabled
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> Stages:
+        if self._enabled:
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+            columns = (
+                TextColumn("{task.description:<24}"),
+                BarColumn(),
+                TextColumn("{task.percentage:>3.0f} %"),
+            )
+            console = Console(stderr=True)
+            self._bar = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
+        return self
+
+    def start(self, text: str, total: int) -> None:
+        """Begin a stage of so many steps; the one before is done."""
+        if self._bar is None:
+            return
+        if not self._bar.console.is_terminal:
+            self._bar.console.print(text)
+            return
+        self.pause()
+        self._task = self._bar.add_task(text, total=total)
+        self._bar.start()
+
+    def advance(self) -> None:
+        """One step of the stage is done."""
+        if self._task is not None:
+            self._bar.advance(self._task)
+
+    def pause(self) -> None:
+        """Take the bar away: something else shows its own."""
+        if self._task is not None:
+            self._bar.remove_task(self._task)
+            self._bar.stop()
+            self._task = None
+
+    def __exit__(self, *_: object) -> None:
+        self.pause()
+
+
 @contextmanager
 def progress_bar(enabled: bool, n_epochs: int) -> Iterator[Show]:
     """A bar with loss, score and remaining time on a terminal; nothing in a pipe."""
@@ -68,7 +123,12 @@ def progress_bar(enabled: bool, n_epochs: int) -> Iterator[Show]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
-    columns = (TextColumn("fit"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
+    columns = (
+        TextColumn("training the network"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}"),
+    )
     bar = Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal)
     with bar if console.is_terminal else nullcontext():  # rich < 14.3 ends a disabled bar by a newline
         task = bar.add_task("", total=n_epochs)

@@ -120,7 +120,9 @@ def info(model: options.Model, config: Config = None, as_json: options.Json = Fa
     parameters = {k: v for k, v in estimator.get_params(deep=False).items() if v is not None}
     record = read_record(model)
     origin = {f"fit {k}": v for k, v in record.get("record", {}).items() if k in ("data", "rows", "command")}
-    words = {"left_out": [f"{name} ({reason})" for name, reason in found.get("left_out", {}).items()] or None}
+    words: dict[str, Any] = {
+        "left_out": [f"{name} ({reason})" for name, reason in found.get("left_out", {}).items()] or None
+    }
     if "weights" in found:
         words["weights"] = describe_weights(found["weights"])
     named = {name.replace("_", " "): value for name, value in (found | words | origin).items()}

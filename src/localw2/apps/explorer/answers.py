@@ -72,7 +72,9 @@ class Answers:
         self.inputs = Inputs(model, feature_names)
         self.model = _prepare(self.inputs.model)
         x = None if X is None else self.inputs.encode(X)
-        self._typical = self.inputs.find_typical(x)
+        means = getattr(self._network_units(), "x_mean", ())
+        plain = len(means) == len(self.inputs)  # otherwise the network sees other columns than the table has
+        self._typical = self.inputs.find_typical(x, means if plain else 0.0)
         with np.errstate(all="ignore"):
             mean = np.asarray(self.model.predict(self.inputs.decode(self._typical[None])))
         self.is_vector = mean.ndim == 1
@@ -122,6 +124,7 @@ class Answers:
             "n_rows": 0 if data is None else len(data),
             "k": 0 if data is None else data.usual_k,
             "most_k": 0 if data is None else min(len(data), 500),
+            "distance": "the model's norm" if self.inputs.has_norm else "standard deviations of the inputs",
             "can_test": data is not None and len(data) >= LEAST_TESTED,
             "trained_on": self._trained_on(),
         }
@@ -307,10 +310,13 @@ class Answers:
         reach = max(1.0, 0.1 * abs(low))
         return low - reach, high + reach
 
+    def _network_units(self) -> Any:
+        """The means and scales of the training rows, if the law has a network."""
+        return getattr(getattr(getattr(self.model, "law_", None), "network", None), "units", None)
+
     def _training_spread(self, j: int) -> float:
         """The SD of an input in the training rows, which the network's units show; 0 without a network."""
-        units = getattr(getattr(getattr(self.model, "law_", None), "network", None), "units", None)
-        if units is None:
+        if (units := self._network_units()) is None:
             return 0.0
         moved = self._typical.copy()
         moved[j] += 1

@@ -160,8 +160,9 @@ class Output(BaseModel):
 class About(BaseModel):
     """What is being explored.
 
-    ``k`` neighbours are shown unless told otherwise, at most ``most_k``; ``trained_on`` is the share of the
-    observed rows that the model was trained on, if it is more than chance.
+    ``k`` neighbours are shown unless told otherwise, at most ``most_k``; ``distance`` says in words how near
+    they are measured to be. ``trained_on`` is the share of the observed rows that the model was trained on,
+    if it is more than chance.
     """
 
     model: str
@@ -171,6 +172,7 @@ class About(BaseModel):
     n_rows: int
     k: int
     most_k: int
+    distance: str
     can_test: bool
     trained_on: float | None
 

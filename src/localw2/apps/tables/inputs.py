@@ -84,18 +84,24 @@ class Inputs:
         """Rows x (N, p) in the space in which the model measures distances, before its norm."""
         return x if self._columns is None else np.asarray(self._columns.expand(x))
 
+    @property
+    def has_norm(self) -> bool:
+        """Whether the fit has a norm of its own, as that of a network has."""
+        return isinstance(getattr(self.model, "norm_", None), Norm)
+
     def choose_norm(self, x: Array) -> Norm:
         """The norm of the fit or, if it has none, distances in standard deviations of these rows x (N, p)."""
-        norm = getattr(self.model, "norm_", getattr(self.model, "norm", None))
-        return norm if isinstance(norm, Norm) else Weighted.standardised(self.embed(x))
+        return self.model.norm_ if self.has_norm else Weighted.standardised(self.embed(x))
 
-    def find_typical(self, x: Array | None) -> Array:
+    def find_typical(self, x: Array | None, otherwise: Any = 0.0) -> Array:
         """A typical row (p,) of rows x (N, p): medians, and the most frequent categories.
 
-        Without rows they are those of the training rows, as far as they are known.
+        Without rows they are the medians of the training rows or, where these are not known (in files of
+        version 0.1), ``otherwise``; of a categorical column the first category.
         """
-        medians = np.zeros(len(self)) if self._columns is None else np.asarray(self._columns.medians)
-        typical: Array = np.where(np.isfinite(medians), medians, 0.0)
+        medians = np.full(len(self), np.nan) if self._columns is None else self._columns.medians
+        numbers = [each.kind != "category" for each in self.each]
+        typical: Array = np.where(np.isfinite(medians), medians, np.where(numbers, otherwise, 0.0))
         for j, column in enumerate(() if x is None else x.T):
             seen = column[np.isfinite(column)]
             if len(seen) and self.each[j].kind == "category":

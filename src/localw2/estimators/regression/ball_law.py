@@ -142,7 +142,7 @@ class BallMember(Member):
         return self.combine(*self.split_draws(x, n_samples, rng))
 
     def split_draws(self, x: Array, n_samples: int, rng: np.random.Generator) -> tuple[Array, Array]:
-        """Draws (S, N, d) before they are put together: the middle of a leaf, and a row's deviation from it."""
+        """Draws (S, N, d) in two parts: the middle of a leaf, and a row's deviation from it."""
         leaves, centers = self._look_up(x)
         rows = np.arange(len(x))
         middle = np.empty((n_samples, len(x), self.shown.shape[1]))

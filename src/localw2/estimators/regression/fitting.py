@@ -26,6 +26,8 @@ from localw2.estimators.regression.outcomes import Rounding
 from localw2.estimators.regression.pooling import mean_score, pool_weights
 from localw2.estimators.settings import draw_seed, name_part
 from localw2.judging.conformal import Calibration
+from localw2.metrics import crps
+from localw2.training.progress import Stages
 
 if TYPE_CHECKING:
     import torch
@@ -47,7 +49,7 @@ FEWEST_ROWS = 10
 TRIED_ROWS, TRIED_DRAWS = 3000, 100  # held-out rows that members are weighted by, and their draws there,
 TRIED_TREES = 50  # of forests that are only grown for this
 STRETCHES = (1.0, 1.05, 1.1, 1.15, 1.2, 1.3)  # factors on the spread of residuals in leaves
-WIDE_ROWS, WIDE_WEIGHT = 40, 0.5  # rows of a wide ball, and the weight that makes a network worth training
+FEW_COLUMNS, CLEARLY = 2, 3.0  # in which a network is tried; standard errors by which a pool must be better
 _PURPOSE = 6  # keeps these random numbers apart from others of the same seed
 
 
@@ -132,40 +134,80 @@ def _learn_plain(recipe: Recipe, x: Array, y: Array) -> tuple[ConditionalLaw, Tr
     for network in networks:
         _configure(recipe, network)  # first: it checks the settings of training
     alone = len(recipe.laws) == 1 and isinstance(recipe.laws[0], Network)
-    fitted = cross_fit(
-        recipe.base,
-        x,
-        y,
-        recipe.columns,
-        recipe.seed % 2**32,
-        chosen=recipe.chosen_base,
-        shift=not networks or networks[0].standardize,
-        n_held=0 if alone else count_held(len(x)),
-        n_jobs=recipe.n_jobs,
-    )
-    if isinstance(recipe.laws[0], Network) and (alone or not fitted.without):
-        trained = _train(recipe, recipe.laws[0], fitted, x, y)
-        return _assemble(recipe, fitted, [trained.member], np.ones(1)), trained
-    if not fitted.without and isinstance(recipe.laws[0], BallLaw):  # nothing to weigh laws by: the first
-        return _assemble(recipe, fitted, [_grow(recipe, recipe.laws[0], fitted, x, y)], np.ones(1)), None
-    trials = [_Trial.of(recipe, fitted, law, x, y) for law in recipe.laws]
-    weights = _weigh(trials)
-    if recipe.on_trial is not None and _worth_training(trials, weights):
-        # A network takes longer than all else: one fold must do, and it must do for all members then.
-        trials = [trial.first_fold() for trial in trials]
-        trials.append(_Trial.of(recipe, fitted, recipe.on_trial, x, y))
-        weights = _weigh(trials)
+    with Stages(recipe.verbose) as stages:
+        fitted = cross_fit(
+            recipe.base,
+            x,
+            y,
+            recipe.columns,
+            recipe.seed % 2**32,
+            chosen=recipe.chosen_base,
+            shift=not networks or networks[0].standardize,
+            n_held=0 if alone else count_held(len(x)),
+            n_jobs=recipe.n_jobs,
+            stages=stages,
+        )
+        if isinstance(recipe.laws[0], Network) and (alone or not fitted.without):
+            stages.pause()
+            trained = _train(recipe, recipe.laws[0], fitted, x, y)
+            return _assemble(recipe, fitted, [trained.member], np.ones(1)), trained
+        try:
+            trials, weights = _try_laws(recipe, fitted, x, y, stages)
+        except KeyboardInterrupt:
+            warnings.warn(
+                "interrupted before the laws were weighted: this fit is a ball law around its mean.",
+                stacklevel=5,
+            )
+            trials, weights = [], np.ones(1)
+        if not trials:  # nothing to weigh laws by
+            first = next((law for law in recipe.laws if isinstance(law, BallLaw)), BallLaw())
+            return _assemble(recipe, fitted, [_grow(recipe, first, fitted, x, y)], np.ones(1)), None
+        return _finish(recipe, fitted, trials, weights, x, y, stages)
+
+
+def _try_laws(
+    recipe: Recipe, fitted: CrossFit, x: Array, y: Array, stages: Stages
+) -> tuple[list[_Trial], Array]:
+    """What every law says of rows that it has not seen, and the weights that follow; () if none are held."""
+    if not fitted.without:
+        return [], np.ones(1)
+    stages.start("comparing laws", len(recipe.laws))
+    trials = []
+    for law in recipe.laws:
+        if isinstance(law, Network):
+            stages.pause()
+        trials.append(_Trial.of(recipe, fitted, law, x, y))
+        stages.advance()
+    if recipe.on_trial is None or not _worth_training(fitted):
+        return trials, _weigh(trials)
+    stages.pause()
+    trials.append(_Trial.of(recipe, fitted, recipe.on_trial, x, y))
+    return trials, _weigh_smooth(trials)
+
+
+def _finish(
+    recipe: Recipe,
+    fitted: CrossFit,
+    trials: list[_Trial],
+    weights: Array,
+    x: Array,
+    y: Array,
+    stages: Stages,
+) -> tuple[ConditionalLaw, TrainedNetwork | None]:
+    """Learn the laws that have weight on all rows."""
+    kept = [(trial, weight) for trial, weight in zip(trials, weights, strict=True) if weight > 0]
+    stages.start("growing balls", len(kept))
     members: list[Member] = []
-    trained_network = None
-    for trial, weight in zip(trials, weights, strict=True):
-        if weight == 0:
-            continue
+    trained = None
+    for trial, _ in kept:
         if isinstance(trial.law, Network):
-            trained_network = _train(recipe, trial.law, fitted, x, y)
-            members.append(trained_network.member)
+            stages.pause()
+            trained = _train(recipe, trial.law, fitted, x, y)
+            members.append(trained.member)
         else:
             members.append(trial.finish(_grow(recipe, trial.law, fitted, x, y)))
-    return _assemble(recipe, fitted, members, weights[weights > 0]), trained_network
+        stages.advance()
+    return _assemble(recipe, fitted, members, np.array([weight for _, weight in kept])), trained
 
 
 def count_held(n: int) -> int:
@@ -207,7 +249,11 @@ class _Trial:
             held = np.sort(rng.permutation(held)[: TRIED_ROWS // len(fitted.without)])
             if isinstance(law, Network):
                 member = _train(
-                    replace(recipe, checkpoint=None, history=None), law, part, x[kept], y[kept]
+                    replace(recipe, checkpoint=None, history=None),
+                    replace(law, epochs=max(1, law.epochs // 2)),
+                    part,
+                    x[kept],
+                    y[kept],
                 ).member
                 middle = member.sample(x[held], TRIED_DRAWS, rng)
                 deviation = np.zeros_like(middle)
@@ -243,17 +289,27 @@ class _Trial:
 
 
 def _weigh(trials: list[_Trial]) -> Array:
+    if any(isinstance(trial.law, Network) for trial in trials):
+        # A network takes longer than all else: one fold must do, and it must do for all members then.
+        trials = [trial.first_fold() for trial in trials]
     return pool_weights([trial.draws for trial in trials], trials[0].y)
 
 
-def _worth_training(trials: list[_Trial], weights: Array) -> bool:
-    """Whether wide balls of residuals are preferred: the law then varies smoothly, as a network does."""
-    wide = sum(
-        weight
-        for trial, weight in zip(trials, weights, strict=True)
-        if isinstance(trial.law, BallLaw) and trial.law.on == "residuals" and trial.law.min_rows >= WIDE_ROWS
-    )
-    return bool(wide >= WIDE_WEIGHT)
+def _weigh_smooth(trials: list[_Trial]) -> Array:
+    """The weights, but all of it for the network, which is last, unless the pool is clearly better."""
+    trials = [trial.first_fold() for trial in trials]
+    weights = _weigh(trials)
+    n_draws = np.round(weights * TRIED_DRAWS).astype(int)
+    pooled = np.concatenate([trial.draws[:n] for trial, n in zip(trials, n_draws, strict=True)])
+    network, y = trials[-1].draws, trials[-1].y
+    gain = crps(y, network).mean(1) - crps(y, pooled).mean(1)
+    error = gain.std() / np.sqrt(len(gain))
+    return weights if gain.mean() > CLEARLY * error else np.eye(len(trials))[-1]
+
+
+def _worth_training(fitted: CrossFit) -> bool:
+    """Whether a network has a chance: the mean is smooth, and columns are so few that balls are small."""
+    return fitted.mean.smooth and fitted.mean.columns.expanded_width <= FEW_COLUMNS
 
 
 def _grow(recipe: Recipe, law: BallLaw, fitted: CrossFit, x: Array, y: Array) -> BallMember:

@@ -22,7 +22,10 @@ _AT_A_TIME = 1 << 22  # rows times trees that are led down at once
 @final
 @dataclass(frozen=True, eq=False)
 class CategoryCodes:
-    """What the codes 0, 1, ... of categorical columns become for a learner, by column; NaN for an unknown one."""
+    """What the codes 0, 1, ... of categorical columns become for a learner.
+
+    ``maps`` has for each such column the number of every code, and last that of a missing or unknown one.
+    """
 
     maps: Mapping[int, Array]
 
@@ -34,20 +37,23 @@ class CategoryCodes:
         """
         maps = {}
         for j in categorical:
-            known = ~np.isnan(x[:, j])
-            codes = x[known, j].astype(np.int64)
-            counts, sums = np.bincount(codes), np.bincount(codes, y[known])
+            codes, missing = _whole_codes(x[:, j])
+            counts, sums = (np.bincount(codes, weights, missing + 1) for weights in (None, y))
             maps[j] = (sums + _PRIOR_ROWS * y.mean()) / (counts + _PRIOR_ROWS)
-            maps[j][counts == 0] = np.nan
         return cls(maps)
 
     @classmethod
     def contiguous(cls, x: Array, categorical: list[int]) -> CategoryCodes:
-        """Categories that occur in x numbered 0, 1, ... without holes, as boosting wants them."""
+        """Categories that occur in x numbered 0, 1, ... without holes, as boosting wants them.
+
+        Missing ones have a number of their own: scikit-learn (1.9) goes wrong where a column has one category
+        and missing values only.
+        """
         maps = {}
         for j in categorical:
-            present = np.unique(x[~np.isnan(x[:, j]), j]).astype(np.int64)
-            maps[j] = np.full(present.max(initial=-1) + 1, np.nan)
+            codes, missing = _whole_codes(x[:, j])
+            present = np.unique(codes)
+            maps[j] = np.full(missing + 1, np.nan)
             maps[j][present] = np.arange(len(present))
         return cls(maps)
 
@@ -57,10 +63,18 @@ class CategoryCodes:
             return x
         x = x.copy()
         for j, values in self.maps.items():
-            known = x[:, j] < len(values)  # False for NaN
-            x[known, j] = values[x[known, j].astype(np.int64)]
-            x[~known, j] = np.nan
+            known = x[:, j] < len(values) - 1  # False for NaN
+            codes = np.where(known, x[:, j], len(values) - 1).astype(np.int64)
+            found = values[codes]
+            x[:, j] = np.where(np.isnan(found), values[-1], found)
         return x
+
+
+def _whole_codes(column: Array) -> tuple[Array, int]:
+    """Codes as whole numbers, and the one after the largest, which stands for a missing one."""
+    known = column[~np.isnan(column)]
+    missing = int(known.max(initial=-1.0)) + 1
+    return np.where(np.isnan(column), missing, column).astype(np.int64), missing
 
 
 @final

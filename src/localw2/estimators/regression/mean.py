@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, final
 
@@ -24,9 +24,10 @@ from localw2.balls.neighborhoods import Neighborhoods
 from localw2.balls.norms import Weighted
 from localw2.balls.spread import local_spread, rough_balls
 from localw2.estimators.regression.forest import CategoryCodes
-from localw2.estimators.regression.kernel_mean import KernelMean, tune_kernel
+from localw2.estimators.regression.kernel_mean import tune_kernel
 from localw2.estimators.regression.scale import Scale
 from localw2.metrics import crps
+from localw2.training.progress import Stages
 
 if TYPE_CHECKING:
     from localw2.estimators.tables import Columns
@@ -46,7 +47,11 @@ _WEIGHTED = "weighted "  # before the name of a candidate that was fitted with w
 _MOST_COLUMNS = {2: 20, 3: 4}  # degree -> columns of x up to which the polynomial is a candidate
 _HANDICAP = 1 / 0.9  # on the kernel's error, where a candidate is chosen
 _LITTLE_NOISE, _SOME_SIGNAL = 0.15, 0.5  # shares of the variance of y that are left to explain
-_KERNEL_COLUMNS, _KERNEL_TRIAL = 30, 320  # columns up to which length scales take seconds; rows of its trial
+_KERNEL_COLUMNS, _KERNEL_TRIAL = 30, 160  # columns up to which length scales take seconds; rows of its trial
+_STACK_GAIN, _SMOOTHER = (
+    0.98,
+    1.01,
+)  # a stack, or trees, must predict so much better than one smooth regressor
 _LEAST, _MOST_PARTS = 0.1, 3  # weight of a part of a stack, and how many there are
 _RELEVANCE_ROWS, _RELEVANCE_MODELS = 500, 3  # enough to tell which columns move a mean
 _SIMILAR = 25  # rows on either side in the order of the mean, whose residuals stand for a row's own
@@ -116,7 +121,7 @@ class Part:
 @final
 @dataclass(frozen=True, eq=False)
 class FoldedMean:
-    r"""A mean :math:`m_f(x) = a + \lambda \sum_k w_k\, g_{kf}(x)`, with regressors :math:`g_{kf}` for each fold f.
+    r"""A mean :math:`m_f(x) = a + \lambda \sum_k w_k\, g_{kf}(x)`, with regressors for each fold f.
 
     ``slope`` (:math:`\lambda`, between 0 and 1) and ``intercept`` (a) come from the regression of y on the
     out-of-fold predictions: a regressor that finds only noise gets slope 0, so it cannot inflate the spread.
@@ -127,7 +132,7 @@ class FoldedMean:
     parts: tuple[Part, ...]
     intercept: Array
     slope: Array
-    scale: Scale = Scale()
+    scale: Scale = field(default_factory=Scale)
 
     @property
     def name(self) -> str:
@@ -135,6 +140,11 @@ class FoldedMean:
         if len(self.parts) < 2:
             return self.parts[0].name if self.parts else "none"
         return " + ".join(f"{part.weight:.2f} {part.name}" for part in self.parts)
+
+    @property
+    def smooth(self) -> bool:
+        """Whether it varies smoothly with x."""
+        return all(model.codes is None for part in self.parts for model in part.models)
 
     @property
     def n_folds(self) -> int:
@@ -197,6 +207,7 @@ def cross_fit(
     shift: bool = True,
     n_held: int = 0,
     n_jobs: Any = None,
+    stages: Stages | None = None,
 ) -> CrossFit:
     """The mean of rows x (N, p), y (N, d), fitted fold by fold: ``base`` is "auto", None or a regressor.
 
@@ -215,12 +226,14 @@ def cross_fit(
         fitted = CrossFit(flat, np.broadcast_to(intercept, y.shape), folds, 0)
         held = [(f, _flat_without(fitted, y, folds != f, shift)) for f in range(n_held)]
         return replace(fitted, without=tuple(held))
+    stages = Stages(enabled=False) if stages is None else stages
+    stages.start("choosing the mean", 3)
     views = Views(x, columns)
     sampled = np.arange(n)
     if isinstance(base, str) and n > BASE_ROWS:
         sampled = np.sort(rng.choice(n, BASE_ROWS, replace=False))
     part = views.take(sampled) if len(sampled) < n else views
-    fitter = _Fitter(part, y[sampled], folds[sampled], seed, n_jobs)
+    fitter = _Fitter(part, y[sampled], folds[sampled], seed, n_jobs, stages)
     known: Models = {}
     if not isinstance(base, str):
         regressor = seed_regressor(clone(base), seed)
@@ -250,10 +263,10 @@ class Candidate:
     regressor: Any
     native: bool
 
-
-def list_kinds(d: int) -> list[Any]:
-    """One regressor of every kind that ``base="auto"`` can give for d outputs."""
-    return [DummyRegressor(), _make_polynomial(2), _make_trees(d, 0, 0), KernelMean()]
+    @property
+    def smooth(self) -> bool:
+        """Whether its predictions vary smoothly with x."""
+        return not self.native
 
 
 def _list_candidates(
@@ -299,6 +312,7 @@ class _Fitter:
     folds: Array
     seed: int
     n_jobs: Any
+    stages: Stages
 
     @property
     def n_folds(self) -> int:
@@ -308,7 +322,8 @@ class _Fitter:
         """The candidates that are worth a cross-fit, their scale, and models that are fitted already.
 
         A few folds of some rows decide. A candidate is worth it if it has a part in the stack of all that
-        predicts held-out rows best, each row weighted by its inverse local variance. Of two scales the one with the smaller CRPS is taken.
+        predicts held-out rows best, each row weighted by its inverse local variance. Of two scales the one
+        with the smaller CRPS is taken.
         """
         few = self
         if len(self.y) > SCREENED_ROWS:
@@ -317,19 +332,24 @@ class _Fitter:
                     len(self.y), SCREENED_ROWS, replace=False
                 )
             )
-            few = _Fitter(self.views.take(rows), self.y[rows], self.folds[rows], self.seed, self.n_jobs)
+            few = _Fitter(
+                self.views.take(rows), self.y[rows], self.folds[rows], self.seed, self.n_jobs, self.stages
+            )
         candidates = _list_candidates(few.views, few.y, self.seed)
         kernel, fine = candidates.pop("kernel", None), candidates.pop("fine boosting", None)
         screening = few._screen_on(list(candidates.values()), Scale())
+        self.stages.advance()
         errors = screening.errors
         # Fine trees pay where there is little noise, or where medium ones are not too fine already.
         if fine is not None and (
             errors["boosting"] < errors["coarse boosting"] or min(errors.values()) < _LITTLE_NOISE
         ):
             screening = few._screen_on([fine], Scale(), screening)
-        if kernel is not None and min(errors.values()) < _SOME_SIGNAL:
+        # Where a straight line is best, a curve is not worth the time.
+        if kernel is not None and screening.best != "ridge" and min(errors.values()) < _SOME_SIGNAL:
             tuned = few._try_kernel(screening)
             screening = screening if tuned is None else few._screen_on([tuned], Scale(), screening)
+        self.stages.advance()
         logarithm = Scale.candidate(self.y)
         if not logarithm.is_identity:
             names = {"ridge", *(candidate.name for candidate in screening.kept)}
@@ -364,8 +384,9 @@ class _Fitter:
         chosen now and then for an error smaller by 1 %, where the polynomials' mean is a quarter closer.
         """
         best = next(one for one in screening.candidates if one.name == screening.best)
-        rows = np.random.default_rng([self.seed, _PURPOSE, 2]).permutation(len(self.y))[:_KERNEL_TRIAL]
-        train, test = np.split(rows, [round(0.75 * len(rows))])
+        rows = np.random.default_rng([self.seed, _PURPOSE, 2]).permutation(len(self.y))
+        size = min(_KERNEL_TRIAL, round(0.75 * len(rows)))
+        train, test = rows[:size], rows[size : 4 * size]
         views, y = self.views.take(train), self.y[train]
         tuned = Candidate("kernel", tune_kernel(views.expanded, y, self.seed), native=False)
         errors = []
@@ -376,7 +397,7 @@ class _Fitter:
         return tuned if errors[0] * _HANDICAP < errors[1] else None
 
     def _try_weights(self, screening: _Screening, few: _Fitter) -> list[Candidate]:
-        """The kept candidates; a leading polynomial is weighted by inverse local variance if that is better."""
+        """The kept candidates; a leading polynomial with rows weighted by precision if that is better."""
         kept = screening.kept
         if not kept[0].name.startswith("ridge"):
             return kept
@@ -400,15 +421,14 @@ class _Fitter:
         ]
         jobs += [(kind, pair) for kind in kinds for pair in pairs]
         jobs = [(kind, left_out) for kind, left_out in jobs if (kind.name, left_out) not in known]
-        models = known | dict(
-            zip(
-                [(kind.name, left_out) for kind, left_out in jobs],
-                Parallel(n_jobs=self.n_jobs, prefer="threads")(
-                    delayed(self._fit)(kind, y, ~np.isin(self.folds, left_out)) for kind, left_out in jobs
-                ),
-                strict=True,
-            )
+        self.stages.start("fitting the mean", len(jobs))
+        fits = Parallel(n_jobs=self.n_jobs, prefer="threads", return_as="generator")(
+            delayed(self._fit)(kind, y, ~np.isin(self.folds, left_out)) for kind, left_out in jobs
         )
+        models = dict(known)
+        for (kind, left_out), model in zip(jobs, fits, strict=True):
+            models[kind.name, left_out] = model
+            self.stages.advance()
         whole = self._stack(kinds, scale, range(self.n_folds), lambda name, g: models[name, (g,)])
         found = {part.name: part.weight for part in whole.mean.parts}
         weights = [found.get(kind.name, 0.0) for kind in kinds]
@@ -416,7 +436,9 @@ class _Fitter:
         for f in range(n_held):
             others = [g for g in range(self.n_folds) if g != f]
             rows = np.flatnonzero(self.folds != f)
-            part = _Fitter(self.views.take(rows), self.y[rows], self.folds[rows], self.seed, self.n_jobs)
+            part = _Fitter(
+                self.views.take(rows), self.y[rows], self.folds[rows], self.seed, self.n_jobs, self.stages
+            )
             found_model = partial(_find_pair, models, f)
             again = part._stack(kinds, scale, others, found_model, weights)
             held.append((f, again))
@@ -503,10 +525,15 @@ class _Screening:
             name: float((importance * ((target - m) / unit) ** 2).mean()) for name, m in predicted.items()
         }
         weights = _stack_weights(list(predicted.values()), target, importance)
-        order = sorted(zip(weights, predicted, strict=True), key=lambda pair: -pair[0])
-        names = [name for weight, name in order[:_MOST_PARTS] if weight >= _LEAST]
-        by_name = {candidate.name: candidate for candidate in candidates}
         center = np.sum([w * m for w, m in zip(weights, predicted.values(), strict=True)], axis=0)
+        stacked = float((importance * ((target - center) / unit) ** 2).mean())
+        by_name = {candidate.name: candidate for candidate in candidates}
+        single = min(errors, key=lambda name: errors[name] * (1.0 if by_name[name].smooth else _SMOOTHER))
+        if stacked > _STACK_GAIN * errors[single]:
+            names, center = [single], predicted[single]
+        else:
+            order = sorted(zip(weights, predicted, strict=True), key=lambda pair: -pair[0])
+            names = [name for weight, name in order[:_MOST_PARTS] if weight >= _LEAST]
         return cls(
             candidates,
             predicted,
@@ -541,7 +568,9 @@ def fit_model(candidate: Candidate, views: Views, y: Array, weights: Array | Non
     if not candidate.native:
         return FittedModel(regressor.fit(views.expanded, target, **extra), None)
     codes = CategoryCodes.contiguous(views.x, views.columns.categorical)
-    regressor.fit(views.native(codes), target, **extra)
+    rows = views.native(codes)
+    empty = np.isnan(rows).all(0)  # some versions of scikit-learn fail there; no tree can use it
+    regressor.fit(np.where(empty, 0.0, rows) if empty.any() else rows, target, **extra)
     for trees in getattr(regressor, "estimators_", [regressor]):
         # It would translate codes into the same codes again, and holds a function, which no file can.
         trees._preprocessor = None

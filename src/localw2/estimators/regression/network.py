@@ -84,7 +84,9 @@ class Network:
         choose_discrepancy(self.discrepancy, self.debiased, 1)
         check_count(self.epochs, "epochs", 1)
         self.config()  # checks the other settings of training
-        RandomMLP(1, 1, self.width, self.depth, self.residual, self.activation, generator=torch.Generator())
+        for name in ("width", "depth"):  # not by a network of this size: a file may ask for any
+            check_count(getattr(self, name), name, 1)
+        RandomMLP(1, 1, 1, 1, self.residual, self.activation, generator=torch.Generator())
 
     @property
     def name(self) -> str:

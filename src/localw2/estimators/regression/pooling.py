@@ -50,7 +50,8 @@ def _solve(to_y: Array, between: Array) -> Array:
     k = len(to_y)
     unit = to_y.min()  # the solver's tolerance is absolute
     if k == 1 or unit == 0:  # a member without error, if y is constant
-        return np.eye(k)[to_y.argmin()]
+        single: Array = np.eye(k)[to_y.argmin()]
+        return single
     found = minimize(
         lambda w: (w @ to_y - w @ between @ w / 2) / unit,
         np.full(k, 1 / k),

@@ -387,8 +387,8 @@ def _warn_of_seen(owner: Any, x_train: Array | None, y_train: Array | None, x: A
     share, beyond_chance = judge_seen(seen, x, y) if isinstance(seen, SeenRows) else (0.0, False)
     if beyond_chance:
         warnings.warn(
-            f"{share * len(x):.0f} of these {len(x)} rows ({100 * share:.0f} %) are training rows, on which a "
-            "fit looks better than it is. Diagnose it on held-out rows.",
+            f"{share * len(x):.0f} of these {len(x)} rows ({100 * share:.0f} %) are training rows, on which "
+            "a fit looks better than it is. Diagnose it on held-out rows.",
             SeenRowsWarning,
             stacklevel=3,
         )

@@ -144,7 +144,7 @@ function drawNumbers() {
   find("warning").classList.toggle("shown", outside);
   const near = answer.neighbours;
   let text = near === null ? "No observed rows were given." :
-    `Bars and ticks: the ${near.y[0].length} nearest observed rows, at distances ${shown(near.nearest)} to ${shown(near.farthest)} in the model’s norm` +
+    `Bars and ticks: the ${near.y[0].length} nearest observed rows, at distances ${shown(near.nearest)} to ${shown(near.farthest)} in ${state.about.distance.replace("'", "’")}` +
     (near.usual === null ? "." : ` (99 % of all rows have theirs within ${shown(near.usual)}).`);
   if (answer.interval !== null) {
     const [low, high] = answer.interval[state.output];
