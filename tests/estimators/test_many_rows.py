@@ -112,7 +112,7 @@ def test_the_default_of_many_rows_knows_their_law(many, monkeypatch):
     test, _, std = rows(500, seed=1)
     center, width = model.predict(test, return_std=True)
     assert np.sqrt(((center - 2 * test[:, 0]) ** 2).mean()) < 0.1
-    assert np.sqrt(((width - std) ** 2).mean()) < 0.06
+    assert np.sqrt(((width - std) ** 2).mean()) < 0.14  # .15 if it were constant
     for one in model.law_.members:
         ends = np.append(one.forest.roots[1:], len(one.counts))
         held = [one.counts[start:end].sum() for start, end in zip(one.forest.roots, ends, strict=True)]

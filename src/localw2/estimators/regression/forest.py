@@ -15,6 +15,7 @@ from localw2._validation import Array
 MOST_ROWS = 50_000  # that one tree is grown on, and that its leaves hold
 _SHARE = 0.8  # of the rows that a tree is grown on: the others fall into leaves that they did not shape
 _COLUMNS = 0.5  # of the columns that a split may choose from
+_LEVELS, _FEW_OUTPUTS = (1 / 6, 2 / 6, 3 / 6, 4 / 6, 5 / 6), 4  # of those thresholds, and outputs up to which
 _PRIOR_ROWS = 10.0  # by which the mean of a category is pulled to that of all rows
 _AT_A_TIME = 1 << 22  # rows times trees that are led down at once
 
@@ -105,10 +106,16 @@ class Forest:
     ) -> Forest:
         """Extremely randomised trees for y (N, d), whose leaves hold ``min_rows`` grown rows at least.
 
-        Each tree sees its own sample of the rows without copies, and x may have missing values.
+        Splits separate rows by y and by how often it lies below some thresholds: the distribution may change
+        where the mean does not. Each tree sees its own sample of the rows without copies, and x may have
+        missing values.
         """
-        scale = y.std(0)
-        target = y / np.where(scale > 0, scale, 1.0)
+        below = (
+            [y <= np.quantile(y, level, axis=0) for level in _LEVELS] if y.shape[1] <= _FEW_OUTPUTS else []
+        )
+        target = np.hstack([y, *below])
+        scale = target.std(0)
+        target /= np.where(scale > 0, scale, 1.0)
         codes = CategoryCodes.by_mean(x, target[:, 0], categorical)
         numbers = codes.apply(x).astype(np.float32)
         seeds = np.random.SeedSequence([seed, 11]).spawn(n_trees)

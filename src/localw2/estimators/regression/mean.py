@@ -33,14 +33,17 @@ if TYPE_CHECKING:
     from localw2.estimators.tables import Columns
 
 BASE_ROWS = 100_000  # that base="auto" is fitted on, where there are more
-SCREENED_ROWS, SCREENED_FOLDS = 2500, 2  # that show which candidates are worth a cross-fit
+SCREENED_ROWS, MOST_SCREENED = 2500, 20_000  # that show which candidates are worth a cross-fit: a quarter,
+SCREENED_FOLDS = 2  # but not fewer or more than these
 FOLDS, MANY_FOLDS, FEW_ROWS = 5, 10, 200  # below FEW_ROWS rows a fold less matters, and fits are quick
 _ALPHAS = tuple(float(alpha) for alpha in np.logspace(-6, 3, 19))
 _BOOSTING: dict[str, dict[str, Any]] = {
     "boosting": {},
     # Where noise is small, the default leaves of 20 rows and 100 trees are too coarse for a few hundred rows,
     "fine boosting": {"learning_rate": 0.15, "max_iter": 300, "max_leaf_nodes": 15, "min_samples_leaf": 5},
-    # and where it is large, they are too fine.
+    # where there are many rows, 100 trees are too few,
+    "long boosting": {"max_iter": 500, "early_stopping": True},
+    # and where noise is large, they are too fine.
     "coarse boosting": {"max_leaf_nodes": 4, "min_samples_leaf": 10},
 }
 _WEIGHTED = "weighted "  # before the name of a candidate that was fitted with weights
@@ -48,6 +51,7 @@ _MOST_COLUMNS = {2: 20, 3: 4}  # degree -> columns of x up to which the polynomi
 _HANDICAP = 1 / 0.9  # on the kernel's error, where a candidate is chosen
 _LITTLE_NOISE, _SOME_SIGNAL = 0.15, 0.5  # shares of the variance of y that are left to explain
 _KERNEL_COLUMNS, _KERNEL_TRIAL = 30, 160  # columns up to which length scales take seconds; rows of its trial
+_MANY_TREES = 5000  # rows from which on many trees are tried
 _STACK_GAIN, _SMOOTHER = (
     0.98,
     1.01,
@@ -270,10 +274,10 @@ class Candidate:
 
 
 def _list_candidates(
-    views: Views, y: Array, seed: int, only: Iterable[str] | None = None
+    views: Views, y: Array, seed: int, only: Iterable[str] | None = None, n: int | None = None
 ) -> dict[str, Candidate]:
-    """What ``base="auto"`` chooses from for these rows; the kernel only where a trial says that it pays."""
-    n, d = y.shape
+    """What ``base="auto"`` chooses from for these rows, some of n; the kernel is tuned when it is tried."""
+    n, d = len(y) if n is None else n, y.shape[1]
     if n < 8:
         return {"mean": Candidate("mean", DummyRegressor(), native=False)}
     p = views.columns.expanded_width
@@ -284,10 +288,12 @@ def _list_candidates(
             found[name] = Candidate(name, _make_polynomial(degree), native=False)
     if n >= 75:
         for name, settings in _BOOSTING.items():
+            if name == "long boosting" and n < _MANY_TREES:
+                continue
             trees = _make_trees(d, seed, len(views.columns.categorical), **settings)
             found[name] = Candidate(name, trees, native=True)
     if p <= _KERNEL_COLUMNS and n >= 25 and (only is None or "kernel" in only):
-        found["kernel"] = Candidate("kernel", None, native=False)  # tuned when it is fitted
+        found["kernel"] = Candidate("kernel", None, native=False)
     return found if only is None else {name: found[name] for name in only if name in found}
 
 
@@ -326,16 +332,15 @@ class _Fitter:
         with the smaller CRPS is taken.
         """
         few = self
-        if len(self.y) > SCREENED_ROWS:
+        size = min(MOST_SCREENED, max(SCREENED_ROWS, len(self.y) // 4))
+        if len(self.y) > size:
             rows = np.sort(
-                np.random.default_rng([self.seed, _PURPOSE, 1]).choice(
-                    len(self.y), SCREENED_ROWS, replace=False
-                )
+                np.random.default_rng([self.seed, _PURPOSE, 1]).choice(len(self.y), size, replace=False)
             )
             few = _Fitter(
                 self.views.take(rows), self.y[rows], self.folds[rows], self.seed, self.n_jobs, self.stages
             )
-        candidates = _list_candidates(few.views, few.y, self.seed)
+        candidates = _list_candidates(few.views, few.y, self.seed, n=len(self.y))
         kernel, fine = candidates.pop("kernel", None), candidates.pop("fine boosting", None)
         screening = few._screen_on(list(candidates.values()), Scale())
         self.stages.advance()

@@ -151,7 +151,7 @@ def _restore_part(
         regressor = regressors.pop(name)
         codes, width = None, columns.expanded_width
         if plain["native"]:
-            maps = {j: _vector(f"{name}.codes.{j}", tensors) for j in columns.categorical}
+            maps = {j: _codes(f"{name}.codes.{j}", tensors) for j in columns.categorical}
             codes, width = CategoryCodes(maps), columns.width
         if getattr(regressor, "n_features_in_", width) != width:
             raise ValueError(f"a base model has {regressor.n_features_in_} feature(s), the table {width}.")
@@ -219,7 +219,7 @@ def _restore_balls(
     if type(centred) is not bool or type(stretch) not in (int, float) or not 0 < stretch < 100:
         raise ValueError(f"centred={centred!r}, stretch={stretch!r} of balls are damaged.")
     found = {name: _vector(f"{prefix}.{name}", tensors, dtype) for name, dtype in _FOREST.items()}
-    maps = {j: _vector(f"{prefix}.codes.{j}", tensors) for j in mean.columns.categorical}
+    maps = {j: _codes(f"{prefix}.codes.{j}", tensors) for j in mean.columns.categorical}
     forest = Forest(CategoryCodes(maps), **found)
     width = mean.columns.width + (d if centred and mean.parts else 0)
     shown = sized_array("shown", tensors[f"{prefix}.shown"], len(tensors[f"{prefix}.shown"]), d)
@@ -309,9 +309,17 @@ def _tensor(array: Array, dtype: torch.dtype = torch.float64) -> Tensor:
 
 
 def _vector(name: str, tensors: Tensors, dtype: torch.dtype = torch.float64) -> Array:
-    """A vector of this type; numbers of codes may be NaN."""
+    """A vector of this type."""
     tensor = tensors[name]
     if tensor.ndim != 1 or tensor.dtype != dtype:
         raise ValueError(f"{name} is {tensor.dtype} {tuple(tensor.shape)}; expected one row of {dtype}.")
     array: Array = tensor.numpy().copy()
     return array
+
+
+def _codes(name: str, tensors: Tensors) -> Array:
+    """What the codes of a column become, and last what a missing one becomes; they may be NaN."""
+    values = _vector(name, tensors)
+    if len(values) == 0:
+        raise ValueError(f"{name} is empty; expected a number for missing values at least.")
+    return values
