@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from localw2.datasets import Nonlinear
+from localw2.estimators.regression.network import Network
 from localw2.estimators.regression.regressor import LocalW2Regressor
 from localw2.metrics import mean_error, std_error
 
@@ -33,26 +34,21 @@ LIMITS = {1000: (0.016, 0.070), 2000: (0.010, 0.055)}
 
 def fit_default(x: Array, y: Array, seed: int, epochs: int | None) -> Result:
     """Default settings."""
-    model = LocalW2Regressor(random_state=seed)
-    if epochs is not None:
-        model.set_params(max_epochs=epochs)
-    model.fit(x, y)
+    law = "auto" if epochs is None else Network(epochs=epochs)
+    model = LocalW2Regressor(law, random_state=seed).fit(x, y)
     return lambda: measure_moments(model)
 
 
 def fit_printed(x: Array, y: Array, seed: int, epochs: int | None) -> Result:
     """The paper's loss, network and learning rate; delta .1, one draw per step, 1000 epochs."""
-    model = LocalW2Regressor(
-        base=None,
+    law = Network(
         debiased=False,
-        delta=0.1,
         standardize=False,
         n_draws=1,
-        max_epochs=1000 if epochs is None else epochs,
+        epochs=1000 if epochs is None else epochs,
         learning_rate=0.025,
-        random_state=seed,
     )
-    model.fit(x, y)
+    model = LocalW2Regressor(law, base=None, delta=0.1, random_state=seed).fit(x, y)
     return lambda: measure_moments(model)
 
 

@@ -23,7 +23,7 @@ import torch
 from joblib import Parallel, delayed
 from scipy.stats import binomtest
 
-from localw2 import LocalW2Regressor
+from localw2 import LocalW2Regressor, Network
 from localw2.metrics import coverage, interval_width
 from uci import standard_split
 
@@ -36,9 +36,8 @@ def measure(folder: Path, split: int, epochs: int | None) -> dict[str, Any]:
     """Measure one split: hits and widths of calibrated and plain intervals, and the seconds of the fit."""
     torch.set_num_threads(1)
     data = standard_split(folder, split)
-    model = LocalW2Regressor(calibrate=True, random_state=split)
-    if epochs is not None:
-        model.set_params(max_epochs=epochs)
+    law = "auto" if epochs is None else Network(epochs=epochs)
+    model = LocalW2Regressor(law, calibrate=True, random_state=split)
     start = time.perf_counter()
     model.fit(data.x, data.y)
     seconds = time.perf_counter() - start

@@ -198,7 +198,7 @@ def time_choice(n: int) -> None:
     for name, delta in (("one delta", six[2]), ("six deltas to choose from", six)):
         for _ in range(2):  # the first prepares the device
             start = time.perf_counter()
-            model = LocalW2Regressor(base=None, delta=delta, device="cuda", random_state=0).fit(x, y)
+            model = LocalW2Regressor("network", None, delta, device="cuda", random_state=0).fit(x, y)
             taken = time.perf_counter() - start
         print(f"LocalW2Regressor, {n} rows, {name}: {taken:.2f} s, {model.delta_}")
 

@@ -26,7 +26,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from localw2 import FitConfig, LazyNeighborhoods, LocalW2Regressor, Objective, RandomMLP, SquaredW2, train
+from localw2 import (
+    FitConfig,
+    LazyNeighborhoods,
+    LocalW2Regressor,
+    Network,
+    Objective,
+    RandomMLP,
+    SquaredW2,
+    train,
+)
 from localw2._validation import Array
 from localw2.training.batches import BallStream
 from localw2.training.distributed import Crew
@@ -102,13 +111,12 @@ def measure_errors(model: LocalW2Regressor) -> tuple[float, float]:
 
 
 def time_fit(n: int, device: str, base: str, **settings: Any) -> dict[str, Any]:
-    """Seconds, memory and errors of a whole fit."""
+    """Seconds, memory and errors of a whole fit of a network with these settings."""
     imported = peak_mb()
     data = sample(n, 0)
     start, cpu = time.perf_counter(), time.process_time()
-    model = LocalW2Regressor(
-        base=None if base == "none" else base, device=device, random_state=0, **settings
-    ).fit(data.x, data.y)
+    mean_of = None if base == "none" else base
+    model = LocalW2Regressor(Network(**settings), mean_of, device=device, random_state=0).fit(data.x, data.y)
     wall, cpu = time.perf_counter() - start, time.process_time() - cpu
     peak = peak_mb()  # prediction needs further memory
     mean, std = measure_errors(model)
@@ -173,9 +181,7 @@ def show_batches(n: int, device: str, picture: str) -> None:
     for epochs in (25, 100):
         print(f"{epochs} epochs: balls per step, error of the mean, error of the SD, CPU seconds")
         for balls in BATCHES:
-            case = run_alone(
-                kind="fit", n=n, device=device, base="none", batch_balls=balls, max_epochs=epochs
-            )
+            case = run_alone(kind="fit", n=n, device=device, base="none", batch_balls=balls, epochs=epochs)
             mean, std = case["mean_error"], case["std_error"]
             lines.setdefault(f"{epochs} epochs", []).append((balls, mean, std))
             print(f"{balls:>6}{mean:>9.3f}{std:>9.3f}{case['cpu']:>8.0f}  {case['plan']}", flush=True)

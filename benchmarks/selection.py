@@ -26,7 +26,7 @@ from joblib import Parallel, delayed
 from numpy.typing import NDArray
 
 from ledger import Stamp, trace
-from localw2 import LocalW2Regressor, Nearest, RandomCoefficientRegressor
+from localw2 import LocalW2Regressor, Nearest, Network, RandomCoefficientRegressor
 from localw2.datasets import Linear, Nonlinear
 from localw2.metrics import crps, std_error
 from uci import Split, names, standard_split
@@ -77,7 +77,8 @@ def score_table(split: Split, seed: int, quick: bool) -> dict[str, float]:
 def _score_grid(
     x: Array, y: Array, seed: int, quick: bool, score: Any, radii: tuple[float, ...]
 ) -> dict[str, float]:
-    settings: dict[str, Any] = {"random_state": seed} | ({"max_epochs": 10} if quick else {})
+    law = Network(epochs=10) if quick else Network()
+    settings: dict[str, Any] = {"law": law, "random_state": seed}
     auto = LocalW2Regressor(**settings).fit(x, y)
     assert isinstance(auto.delta_, Nearest)
     found = {"auto": score(auto), "rows": float(auto.delta_.k)}

@@ -42,6 +42,7 @@ from localw2 import (
     FitConfig,
     LocalW2Regressor,
     Neighborhoods,
+    Network,
     Objective,
     RandomMLP,
     Weighted,
@@ -222,10 +223,7 @@ def _draw_strengths(cell: Cell, problem: Problem, rng: np.random.Generator) -> t
     if model == "no x":
         return rng.choice(problem.y, (DRAWS, len(problem.y_test))), {}
     if model == "ours":
-        # Its own 400 epochs, or fewer where the other models have fewer too.
-        ours = LocalW2Regressor(random_state=seed)
-        ours.set_params(max_epochs=min(ours.max_epochs, cell["epochs"]))
-        ours.fit(problem.x, problem.y)
+        ours = LocalW2Regressor(random_state=seed).fit(problem.x, problem.y)
         return ours.sample(problem.x_test, DRAWS, random_state=seed), {"base": ours.base_name_}
     x, y = scale(problem.x, problem.x), scale(problem.y, problem.y)
     x_test = scale(problem.x_test, problem.x)
@@ -235,11 +233,13 @@ def _draw_strengths(cell: Cell, problem: Problem, rng: np.random.Generator) -> t
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the table shows the sizes of the balls
             sizes = Neighborhoods.within(x, cell["delta"], problem.norm).row_sizes().double()
+            law = Network(
+                debiased=False, standardize=False, n_draws=1, depth=4, epochs=cell["epochs"],
+                learning_rate=0.02, schedule="constant",
+            )  # fmt: skip
             printed = LocalW2Regressor(
-                base=None, debiased=False, standardize=False, delta=cell["delta"], norm=problem.norm,
-                n_draws=1, depth=4, max_epochs=cell["epochs"], learning_rate=0.02, schedule="constant",
-                random_state=seed,
-            ).fit(x, y)  # fmt: skip
+                law, base=None, delta=cell["delta"], norm=problem.norm, random_state=seed
+            ).fit(x, y)
         draws = printed.sample(x_test, DRAWS, random_state=seed)
         about = {"rows": float(sizes.mean()), "alone": float((sizes == 1).double().mean())}
     return problem.y.mean() + problem.y.std() * draws, about

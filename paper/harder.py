@@ -41,7 +41,7 @@ def list_cells(options: Options) -> list[Cell]:
         rows, moment_draws, epochs = 300, 2000, {"max_epochs": 60}
     chosen: dict[str, tuple[str, dict[str, Any]]] = {
         "printed": ("regressor", list_printed(publication.NONLINEAR_DELTA, **epochs)),
-        "ours (default)": ("regressor", epochs),
+        "ours (default)": ("regressor", {}),
         "knows the formula": ("formula", nonlinear_fit.ORACLE),
     }
     laws = dict.fromkeys([(sd, FIXED_HALF_WIDTH) for sd in sds] + [(FIXED_SD, a) for a in half_widths])

@@ -18,7 +18,7 @@ from scipy.optimize import minimize
 from torch import Tensor, nn
 
 import publication
-from localw2 import LocalW2Regressor
+from localw2 import LocalW2Regressor, Network
 from localw2._validation import Array
 from localw2.datasets import Nonlinear
 from localw2.metrics import draw_errors, mean_error, std_error
@@ -131,11 +131,20 @@ def measure_floor(truth: Nonlinear, cell: Cell) -> Values:
 
 
 def fit_regressor(cell: Cell, x: Array, y: Array) -> Draw:
-    """Fit ``LocalW2Regressor``; delta=None in the cell stands for infinity, which JSON does not have."""
-    parameters = dict(cell["parameters"])
-    if "delta" in parameters and parameters["delta"] is None:
-        parameters["delta"] = math.inf
-    model = LocalW2Regressor(random_state=cell["seed"], **parameters).fit(x, y)
+    """Fit ``LocalW2Regressor``, by its defaults if the cell has no parameters, else by a network with these.
+
+    delta=None in the cell stands for infinity, which JSON does not have.
+    """
+    model = LocalW2Regressor(random_state=cell["seed"])
+    if cell["parameters"]:
+        settings = dict(cell["parameters"])
+        others = {name: settings.pop(name) for name in ("base", "delta") if name in settings}
+        if "max_epochs" in settings:
+            settings["epochs"] = settings.pop("max_epochs")
+        if others.get("delta", 0) is None:
+            others["delta"] = math.inf
+        model.set_params(law=Network(**settings), **others)
+    model.fit(x, y)
     return lambda inputs, n, seed: model.sample(inputs, n, random_state=seed)
 
 

@@ -95,14 +95,15 @@ def _rows(frame: FrameType) -> list[str]:
 
 
 def trace_fit() -> list[Entry]:
-    """The stays of a default fit, in order; only the epochs are fewer."""
+    """The stays of a fit with both kinds of members, in order; trees and epochs are few."""
     for name in MODULES:
         if name and not name.startswith("apps"):
             import_module(f"localw2.{name}")  # otherwise what happens on import would look like the fit
     rng = np.random.default_rng(0)
     x = rng.uniform(-1, 1, (N_ROWS, 3))
     y = x[:, 0] + (1 + x[:, 1]) * rng.normal(size=N_ROWS)
-    model = localw2.LocalW2Regressor(max_epochs=3, device="cpu", random_state=0)
+    laws = [localw2.BallLaw(40, n_trees=3), localw2.Network(epochs=3)]
+    model = localw2.LocalW2Regressor(laws, device="cpu", random_state=0)
     trace = Trace()
     sys.setprofile(trace)
     try:

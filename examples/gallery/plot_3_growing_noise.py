@@ -17,7 +17,7 @@ x = rng.uniform(0, 3, (500, 1))
 y = np.sin(2 * x[:, 0]) + rng.gamma(2.0, 0.05 + 0.2 * x[:, 0])
 
 forest = RandomForestRegressor(50, min_samples_leaf=15, random_state=0)
-model = LocalW2Regressor(base=forest, max_epochs=100, n_folds=5, random_state=0).fit(x, y)
+model = LocalW2Regressor(base=forest, random_state=0).fit(x, y)
 
 # %%
 # Quantiles at every x. The bands are wider above the median than below it.

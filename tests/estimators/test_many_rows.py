@@ -133,7 +133,7 @@ def test_what_is_near_is_cells_of_many_rows(many):
 @pytest.mark.slow
 @pytest.mark.parametrize("base", ["none", "auto"])
 def test_a_million_rows_need_less_than_four_gigabytes(base):
-    case = {"kind": "fit", "n": 1_000_000, "device": "cpu", "base": base, "max_epochs": 3}
+    case = {"kind": "fit", "n": 1_000_000, "device": "cpu", "base": base, "epochs": 3}
     done = subprocess.run(
         [sys.executable, str(SCALE), "--case", json.dumps(case)],
         check=True,

@@ -18,6 +18,7 @@ from localw2 import (
     MeanVar,
     Nearest,
     Neighborhoods,
+    Network,
     Objective,
     SlicedW2,
     SquaredW2,
@@ -215,7 +216,8 @@ def test_models_trained_at_once_are_those_trained_alone():
 
 def test_the_estimator_takes_the_gpu_by_itself():
     x, y = normal(200, 2).numpy(), normal(200, seed=1).numpy()
-    fits = [LocalW2Regressor(base=None, max_epochs=20, random_state=0, device=d) for d in ("auto", "cuda")]
+    law = Network(epochs=20)
+    fits = [LocalW2Regressor(law, base=None, random_state=0, device=d) for d in ("auto", "cuda")]
     predictions = [fit.fit(x, y).predict(x) for fit in fits]
     np.testing.assert_allclose(*predictions, rtol=1e-3, atol=1e-3)
 
@@ -224,7 +226,7 @@ def test_balls_are_chosen_by_training_on_the_gpu():
     rng = np.random.default_rng(0)
     x = rng.uniform(-1, 1, (400, 1))
     y = np.where(x[:, 0] > 0, 2.0, 0.1) * rng.normal(size=400)
-    settings = {"max_epochs": 150, "random_state": 0}
+    settings = {"law": Network(epochs=150), "random_state": 0}
     deltas = [Nearest(400), Nearest(40), 0.1]
     found = [LocalW2Regressor(delta=deltas, device=d, **settings).fit(x, y) for d in ("cuda", "cpu")]
     for model in found:

@@ -14,7 +14,7 @@ import dynamics
 import dynamics_figures
 import ode_errors
 import report
-from localw2 import LocalW2Regressor, Weighted
+from localw2 import BallLaw, LocalW2Regressor, Weighted
 from localw2.datasets import FourStates
 from records import Options, compute
 
@@ -146,7 +146,12 @@ def test_errors_of_concrete_have_closed_forms(table):
 def test_concrete_from_cells_to_files(tmp_path, table, monkeypatch):
     monkeypatch.setattr(concrete, "DRAWS", 3)
     # The choice of a base by cross-validation would take most of the time.
-    monkeypatch.setattr(concrete, "LocalW2Regressor", partial(LocalW2Regressor, base=Ridge()))
+    quick = {"law": BallLaw(n_trees=5), "base": Ridge()}
+    monkeypatch.setattr(
+        concrete,
+        "LocalW2Regressor",
+        lambda *law, **given: LocalW2Regressor(**quick | dict(zip(["law"], law, strict=False)) | given),
+    )
     place = options(tmp_path)
     cells = [{**cell, "epochs": 2} for cell in concrete.list_cells(place, concrete.hash_values(table))]
     records = compute("concrete", cells, partial(concrete.run_cell, data=table), place)

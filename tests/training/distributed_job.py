@@ -20,6 +20,7 @@ from localw2 import (
     LocalW2ODE,
     LocalW2Regressor,
     Neighborhoods,
+    Network,
     Objective,
     RandomLinear,
     RandomMLP,
@@ -109,7 +110,8 @@ def regression():
     """A whole estimator, without a seed: all ranks must agree on one."""
     x, y = (v.numpy() for v in rows())
     state = None if "RANK" in os.environ else 0
-    model = LocalW2Regressor(base=None, max_epochs=3, width=6, random_state=state).fit(x, y[:, 0])
+    law = Network(width=6, epochs=3)
+    model = LocalW2Regressor(law, base=None, random_state=state).fit(x, y[:, 0])
     return {f"regression.{k}": v.numpy() for k, v in model.model_.state_dict().items()}
 
 

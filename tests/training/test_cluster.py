@@ -9,11 +9,11 @@ from joblib import parallel_config
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import GridSearchCV
 
-from localw2 import LocalW2Regressor, Nearest, RandomCoefficientRegressor, select_delta
+from localw2 import BallLaw, LocalW2Regressor, Nearest, Network, RandomCoefficientRegressor, select_delta
 
 distributed = pytest.importorskip("distributed")
 
-QUICK = {"max_epochs": 3, "width": 4, "n_folds": 3, "base": Ridge(), "delta": Nearest(8), "random_state": 0}
+QUICK = {"law": Network(width=4, epochs=3), "base": Ridge(), "delta": Nearest(8), "random_state": 0}
 
 # What dask leaves open when it ends is not ours to close.
 pytestmark = pytest.mark.filterwarnings(
@@ -49,16 +49,21 @@ def calibration():
     return LocalW2Regressor(**QUICK, calibrate=True).fit(*rows()).calibration_.scores
 
 
+def balls():
+    return LocalW2Regressor(BallLaw(n_trees=5), Ridge(), random_state=0).fit(*rows()).predict(rows()[0])
+
+
 def selection():
     return np.array([c.score for c in select_delta(*rows(), adaptive=True).candidates])
 
 
 def sweep():
-    grid = GridSearchCV(LocalW2Regressor(**QUICK), {"learning_rate": [0.01, 0.03]}, cv=2)
+    laws = [Network(width=4, epochs=3, learning_rate=0.01), BallLaw(n_trees=5)]
+    grid = GridSearchCV(LocalW2Regressor(**QUICK), {"law": laws}, cv=2)
     return grid.fit(*rows()).cv_results_["mean_test_score"]
 
 
-@pytest.mark.parametrize("work", [bootstrap, calibration, selection, sweep])
+@pytest.mark.parametrize("work", [bootstrap, calibration, balls, selection, sweep])
 def test_a_cluster_does_the_work_with_the_same_result(work, client):
     here = work()
     with (

@@ -142,26 +142,26 @@ class BallMember(Member):
         return self.combine(*self.split_draws(x, n_samples, rng))
 
     def split_draws(self, x: Array, n_samples: int, rng: np.random.Generator) -> tuple[Array, Array]:
-        """Draws (S, N, d) in two parts: the middle of a leaf, and a row's deviation from it."""
+        """Draws (S, N, d) as rows show them, and their deviations from the middle of their leaf."""
         leaves, centers = self._look_up(x)
         rows = np.arange(len(x))
-        middle = np.empty((n_samples, len(x), self.shown.shape[1]))
-        deviation = np.empty_like(middle)
+        plain = np.empty((n_samples, len(x), self.shown.shape[1]))
+        deviation = np.empty_like(plain)
         step = max(1, _DRAWN_AT_A_TIME // max(1, len(x)))
         for start in range(0, n_samples, step):
             count = min(step, n_samples - start)
             leaf = leaves[rows, rng.integers(leaves.shape[1], size=(count, len(x)))]
             part = slice(start, start + count)
-            middle[part], deviation[part] = self._split(leaf, rng.random((count, len(x))), rows, centers)
-        return middle, deviation
+            plain[part], deviation[part] = self._split(leaf, rng.random((count, len(x))), rows, centers)
+        return plain, deviation
 
-    def combine(self, middle: Array, deviation: Array) -> Array:
+    def combine(self, plain: Array, deviation: Array) -> Array:
         """Draws of y from what ``split_draws`` gives."""
-        return self.rounding.apply(self.put_together(middle, deviation))
+        return self.rounding.apply(self.put_together(plain, deviation))
 
-    def put_together(self, middle: Array, deviation: Array) -> Array:
+    def put_together(self, plain: Array, deviation: Array) -> Array:
         """The same before draws are moved to values that y can have."""
-        draws: Array = middle + self.stretch * deviation
+        draws: Array = plain + (self.stretch - 1) * deviation  # exactly what a row shows, if not stretched
         return draws if self.mean is None else self.mean.scale.backward(draws)
 
     def common_draws(self, x: Array) -> Iterator[tuple[slice, Array]]:
@@ -190,11 +190,11 @@ class BallMember(Member):
         return self.forest.apply(np.hstack([x, centers.mean(0)])), centers
 
     def _split(self, leaf: Array, level: Array, rows: Array, centers: Array | None) -> tuple[Array, Array]:
-        """The middle of each leaf (S, n), with the mean added, and the deviation of its row at this level."""
+        """The row of each leaf (S, n) at this level, with the mean added, and its deviation in the leaf."""
         chosen = self.kept[self.starts[leaf] + (level * self.counts[leaf]).astype(np.int64)]
-        middle: Array = self.leaf_means[leaf]
-        deviation: Array = self.shown[chosen] - middle
-        return middle if centers is None else middle + centers[self.folds[chosen], rows], deviation
+        plain: Array = self.shown[chosen]
+        deviation: Array = plain - self.leaf_means[leaf]
+        return plain if centers is None else plain + centers[self.folds[chosen], rows], deviation
 
     def adjust(self, stretch: float, rounding: Rounding) -> BallMember:
         """The same with another factor on the spread, and draws moved to values of y in another way."""

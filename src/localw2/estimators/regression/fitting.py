@@ -240,7 +240,7 @@ class _Trial:
     @classmethod
     def of(cls, recipe: Recipe, fitted: CrossFit, law: Network | BallLaw, x: Array, y: Array) -> _Trial:
         """Learn the law without each held fold in turn, and draw there; a network without the first only."""
-        middles, deviations, outputs, folds = [], [], [], []
+        plains, deviations, outputs, folds = [], [], [], []
         rng = np.random.default_rng([recipe.seed, _PURPOSE, 1])
         free = recipe.outcomes
         member: Any = None
@@ -255,23 +255,23 @@ class _Trial:
                     x[kept],
                     y[kept],
                 ).member
-                middle = member.sample(x[held], TRIED_DRAWS, rng)
-                deviation = np.zeros_like(middle)
+                plain = member.sample(x[held], TRIED_DRAWS, rng)
+                deviation = np.zeros_like(plain)
             else:
                 few = replace(law, n_trees=min(law.n_trees, TRIED_TREES))
                 member = _grow(recipe, few, part, x[kept], y[kept])
-                middle, deviation = member.split_draws(x[held], TRIED_DRAWS, rng)
-            middles.append(middle)
+                plain, deviation = member.split_draws(x[held], TRIED_DRAWS, rng)
+            plains.append(plain)
             deviations.append(deviation)
             outputs.append(y[held])
             folds.append(np.full(len(held), fold))
-        middle, deviation = np.concatenate(middles, 1), np.concatenate(deviations, 1)
+        plain, deviation = np.concatenate(plains, 1), np.concatenate(deviations, 1)
         target, where = np.concatenate(outputs), np.concatenate(folds)
         if isinstance(law, Network) or law.on == "outcomes":
-            return cls(law, middle + deviation, target, where)
+            return cls(law, plain, target, where)
         found = []
         for stretch in STRETCHES:
-            draws = member.adjust(stretch, member.rounding).put_together(middle, deviation)
+            draws = member.adjust(stretch, member.rounding).put_together(plain, deviation)
             rounding = Rounding.match(free, draws.reshape(-1, draws.shape[2]), target)
             draws = rounding.apply(draws)
             found.append((mean_score(draws, target), stretch, draws, rounding))

@@ -14,7 +14,7 @@ from localw2._validation import Array
 
 MOST_ROWS = 50_000  # that one tree is grown on, and that its leaves hold
 _SHARE = 0.8  # of the rows that a tree is grown on: the others fall into leaves that they did not shape
-_COLUMNS = 0.5  # of the columns that a split may choose from
+_COLUMNS = 1.0  # of the columns, which a split may choose from; its threshold is random
 _LEVELS, _FEW_OUTPUTS = (1 / 6, 2 / 6, 3 / 6, 4 / 6, 5 / 6), 4  # of those thresholds, and outputs up to which
 _PRIOR_ROWS = 10.0  # by which the mean of a category is pulled to that of all rows
 _AT_A_TIME = 1 << 22  # rows times trees that are led down at once

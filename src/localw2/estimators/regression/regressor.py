@@ -405,10 +405,15 @@ def choose_laws(law: Any) -> tuple[tuple[Network | BallLaw, ...], Network | None
 
     >>> choose_laws("network")
     ((Network(...),), None)
-    >>> [one.name for one in choose_laws("balls")[0]]
-    ['balls of residuals, 5 rows', 'balls of residuals, 40 rows', 'balls of y, 5 rows']
+    >>> [(one.min_rows, one.on) for one in choose_laws("balls")[0]]
+    [(2, 'residuals'), (5, 'residuals'), (40, 'residuals'), (2, 'outcomes')]
     """
-    balls: tuple[Network | BallLaw, ...] = (BallLaw(5), BallLaw(40, n_trees=50), BallLaw(5, on="outcomes"))
+    balls: tuple[Network | BallLaw, ...] = (
+        BallLaw(2),
+        BallLaw(5),
+        BallLaw(40, n_trees=50),
+        BallLaw(2, on="outcomes"),
+    )
     words: dict[str, tuple[tuple[Network | BallLaw, ...], Network | None]] = {
         "auto": (balls, Network()),
         "balls": (balls, None),
