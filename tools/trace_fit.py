@@ -23,6 +23,8 @@ from pages import PAGE, replace_part
 from rooms import MODULES, PACKAGE
 
 ROOM = "estimators/"
+# Small values that know how a column or y is written, asked wherever that matters; not stations of the rows.
+WORDS = {f"{ROOM}{name}.py" for name in ("tables", "cells", "column_screening", "regression/scale")}
 N_ROWS = 307  # a number that nothing else in a fit is, so that arguments which hold the rows are known
 
 
@@ -53,7 +55,7 @@ class Trace:
         if file == caller:
             return
         if file.startswith(ROOM):
-            rows = _rows(frame)
+            rows = [] if file in WORDS and self._seen(file) else _rows(frame)
             if rows and (not self.entries or self.entries[-1].file != file):
                 self.entries.append(Entry(file))
             self._stays[frame] = self.entries[-1]
@@ -61,6 +63,9 @@ class Trace:
                 _append(self.entries[-1].functions, f"{frame.f_code.co_qualname}({', '.join(rows)})")
         elif stay is not None:
             _append(stay.below, file)
+
+    def _seen(self, file: str) -> bool:
+        return any(entry.file == file for entry in self.entries)
 
     def _file(self, code: CodeType) -> str | None:
         """The file of the package that holds this code."""

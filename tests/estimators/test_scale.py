@@ -70,7 +70,7 @@ def test_the_logarithm_is_taken_where_it_is_better_and_survives_a_file(tmp_path)
     plain = LocalW2Regressor("balls", base=LinearRegression(), random_state=0).fit(x, y)
     assert plain.law_.mean.scale.is_identity
     ours, theirs = (crps(truth, one.sample(new, 50, random_state=0)).mean() for one in (model, plain))
-    assert ours < 0.95 * theirs
+    assert ours < 0.98 * theirs
     model.save(tmp_path / "model")
     again = load(tmp_path / "model")
     assert again.law_.mean.scale == Scale(0.0)

@@ -248,13 +248,12 @@ class _Trial:
             kept, held = np.flatnonzero(fitted.folds != fold), np.flatnonzero(fitted.folds == fold)
             held = np.sort(rng.permutation(held)[: TRIED_ROWS // len(fitted.without)])
             if isinstance(law, Network):
-                member = _train(
-                    replace(recipe, checkpoint=None, history=None),
-                    replace(law, epochs=max(1, law.epochs // 2)),
-                    part,
-                    x[kept],
-                    y[kept],
-                ).member
+                own = replace(recipe, checkpoint=None, history=None)
+                quick = replace(law, epochs=max(1, law.epochs // 2))
+                trained = _train(own, quick, part, x[kept], y[kept])
+                if trained.fit.stopped.startswith("interrupted"):
+                    raise KeyboardInterrupt
+                member = trained.member
                 plain = member.sample(x[held], TRIED_DRAWS, rng)
                 deviation = np.zeros_like(plain)
             else:
