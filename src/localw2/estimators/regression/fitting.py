@@ -26,7 +26,7 @@ from localw2.estimators.regression.outcomes import Rounding
 from localw2.estimators.regression.pooling import mean_score, pool_weights
 from localw2.estimators.settings import draw_seed, name_part
 from localw2.judging.conformal import Calibration
-from localw2.metrics import crps
+from localw2.metrics import energy_score
 from localw2.training.progress import Stages
 
 if TYPE_CHECKING:
@@ -301,7 +301,10 @@ def _weigh_smooth(trials: list[_Trial]) -> Array:
     n_draws = np.round(weights * TRIED_DRAWS).astype(int)
     pooled = np.concatenate([trial.draws[:n] for trial, n in zip(trials, n_draws, strict=True)])
     network, y = trials[-1].draws, trials[-1].y
-    gain = crps(y, network).mean(1) - crps(y, pooled).mean(1)
+    scale = np.where(y.std(0) > 0, y.std(0), 1.0)
+    # Of several outputs the energy score sees the dependence too; of one it is the CRPS.
+    alone, together = (energy_score(y / scale, draws / scale) for draws in (network, pooled))
+    gain = alone - together
     error = gain.std() / np.sqrt(len(gain))
     return weights if gain.mean() > CLEARLY * error else np.eye(len(trials))[-1]
 
