@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.linear_model import Ridge
 
-from localw2 import LocalW2Regressor, Network
+from localw2 import BallLaw, LocalW2Regressor
 
 rng = np.random.default_rng(0)
 x = rng.uniform(-1, 1, (800, 1))
@@ -19,8 +19,8 @@ tilt = 0.8 * x[:, 0]
 y = np.column_stack([a, tilt * a + np.sqrt(1 - tilt**2) * b])
 
 # %%
-# For several outputs a network is trained by the debiased sliced W2, which sorts projections (no solver).
-model = LocalW2Regressor(Network(epochs=80), base=Ridge(), random_state=0).fit(x, y)
+# A draw takes over the residuals of both outputs from one row of a ball, so their dependence is kept.
+model = LocalW2Regressor(BallLaw(), base=Ridge(), random_state=0).fit(x, y)
 inputs = np.array([[-0.9], [0.0], [0.9]])
 draws = model.sample(inputs, 800, random_state=0)
 

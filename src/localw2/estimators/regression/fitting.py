@@ -26,7 +26,7 @@ from localw2.estimators.regression.outcomes import Rounding
 from localw2.estimators.regression.pooling import mean_score, pool_weights
 from localw2.estimators.settings import draw_seed, name_part
 from localw2.judging.conformal import Calibration
-from localw2.metrics import energy_score
+from localw2.metrics import crps
 from localw2.training.progress import Stages
 
 if TYPE_CHECKING:
@@ -295,16 +295,18 @@ def _weigh(trials: list[_Trial]) -> Array:
 
 
 def _weigh_smooth(trials: list[_Trial]) -> Array:
-    """The weights, but all of it for the network, which is last, unless the pool is clearly better."""
+    """The weights, but all of it for the network, which is last, unless the pool is clearly better.
+
+    Of several outputs a network can miss how their dependence changes with x, so the pool decides there.
+    """
     trials = [trial.first_fold() for trial in trials]
     weights = _weigh(trials)
+    if trials[0].y.shape[1] > 1:
+        return weights
     n_draws = np.round(weights * TRIED_DRAWS).astype(int)
     pooled = np.concatenate([trial.draws[:n] for trial, n in zip(trials, n_draws, strict=True)])
     network, y = trials[-1].draws, trials[-1].y
-    scale = np.where(y.std(0) > 0, y.std(0), 1.0)
-    # Of several outputs the energy score sees the dependence too; of one it is the CRPS.
-    alone, together = (energy_score(y / scale, draws / scale) for draws in (network, pooled))
-    gain = alone - together
+    gain = (crps(y, network) - crps(y, pooled))[:, 0]
     error = gain.std() / np.sqrt(len(gain))
     return weights if gain.mean() > CLEARLY * error else np.eye(len(trials))[-1]
 

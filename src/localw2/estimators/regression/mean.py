@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 BASE_ROWS = 100_000  # that base="auto" is fitted on, where there are more
 SCREENED_ROWS, MOST_SCREENED = 2500, 20_000  # that show which candidates are worth a cross-fit: a quarter,
-SCREENED_FOLDS = 2  # but not fewer or more than these
+SCREENED_FOLDS = 2  # but not fewer or more than these; all folds where columns are few, and fits quick
+_QUICK_COLUMNS = 4
 FOLDS, MANY_FOLDS, FEW_ROWS = 5, 10, 200  # below FEW_ROWS rows a fold less matters, and fits are quick
 _ALPHAS = tuple(float(alpha) for alpha in np.logspace(-6, 3, 19))
 _BOOSTING: dict[str, dict[str, Any]] = {
@@ -367,7 +368,8 @@ class _Fitter:
     def _screen_on(
         self, candidates: list[Candidate], scale: Scale, known: _Screening | None = None
     ) -> _Screening:
-        folds = range(min(SCREENED_FOLDS, self.n_folds))
+        quick = self.views.columns.expanded_width <= _QUICK_COLUMNS
+        folds = range(self.n_folds if quick else min(SCREENED_FOLDS, self.n_folds))
         held = self.folds < len(folds)
         y = scale.forward(self.y)
         predicted = dict(known.predicted) if known is not None else {}
@@ -407,8 +409,8 @@ class _Fitter:
         if not kept[0].name.startswith("ridge"):
             return kept
         weighted = replace(kept[0], name=_WEIGHTED + kept[0].name)
-        other = few._screen_on([weighted], screening.scale)
-        better = other.errors[weighted.name] < screening.errors[kept[0].name]
+        other = few._screen_on([weighted], screening.scale, screening)
+        better = other.errors[weighted.name] < other.errors[kept[0].name]
         return [weighted, *kept[1:]] if better else kept
 
     def complete(self, kinds: list[Candidate], scale: Scale, n_held: int, known: Models) -> CrossFit:
