@@ -49,7 +49,7 @@ FEWEST_ROWS = 10
 TRIED_ROWS, TRIED_DRAWS = 3000, 100  # held-out rows that members are weighted by, and their draws there,
 TRIED_TREES = 50  # of forests that are only grown for this
 STRETCHES = (1.0, 1.05, 1.1, 1.15, 1.2, 1.3)  # factors on the spread of residuals in leaves
-FEW_COLUMNS, CLEARLY = 2, 3.0  # in which a network is tried; standard errors by which a pool must be better
+FEW_COLUMNS, CLEARLY = 2, 5.0  # in which a network is tried; standard errors by which a pool must be better
 _PURPOSE = 6  # keeps these random numbers apart from others of the same seed
 
 
