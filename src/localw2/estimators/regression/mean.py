@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 
 BASE_ROWS = 100_000  # that base="auto" is fitted on, where there are more
 SCREENED_ROWS, MOST_SCREENED = 2500, 20_000  # that show which candidates are worth a cross-fit: a quarter,
-SCREENED_FOLDS = 2  # but not fewer or more than these; all folds where columns are few, and fits quick
-_QUICK_COLUMNS = 4
+SCREENED_FOLDS = 2  # but not fewer or more than these
 FOLDS, MANY_FOLDS, FEW_ROWS = 5, 10, 200  # below FEW_ROWS rows a fold less matters, and fits are quick
 _ALPHAS = tuple(float(alpha) for alpha in np.logspace(-6, 3, 19))
 _BOOSTING: dict[str, dict[str, Any]] = {
@@ -368,8 +367,7 @@ class _Fitter:
     def _screen_on(
         self, candidates: list[Candidate], scale: Scale, known: _Screening | None = None
     ) -> _Screening:
-        quick = self.views.columns.expanded_width <= _QUICK_COLUMNS
-        folds = range(self.n_folds if quick else min(SCREENED_FOLDS, self.n_folds))
+        folds = range(min(SCREENED_FOLDS, self.n_folds))
         held = self.folds < len(folds)
         y = scale.forward(self.y)
         predicted = dict(known.predicted) if known is not None else {}
