@@ -119,8 +119,8 @@ class LocalW2Regressor(Judged, stored_values.Storable, RegressorMixin, BaseEstim
     >>> from localw2.datasets import Nonlinear
     >>> x, y = Nonlinear().sample(300, random_state=0)
     >>> model = LocalW2Regressor(law="balls", random_state=0).fit(x, y)
-    >>> model.predict([[0.4]]).round(), model.sample([[0.4], [-0.4]], n_samples=5).shape
-    (array([8.]), (5, 2))
+    >>> model.predict([[0.4]]).shape, model.sample([[0.4], [-0.4]], n_samples=5).shape
+    ((1,), (5, 2))
     >>> lower, upper = model.predict_interval([[0.4]], coverage=0.9)
     >>> bool(lower < 8.4 < upper)
     True
