@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, Self, final
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
+from scipy.optimize import minimize
 from scipy.spatial.distance import cdist
 from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
@@ -19,6 +18,7 @@ TUNING_ROWS = 300  # enough for the length scales of a few columns; the cost is 
 _ROWS_AT_A_TIME = 4096
 _JITTER = 1e-10  # of the kernel at 0: what rounding leaves of a matrix that must stay positive
 _ROUNDING = 1e-15  # of a sum of squares
+_LITTLE_GAIN = 1e-6  # of the likelihood, relatively: more decimals of a length scale change no prediction
 _FAR = 1e3  # length scales: the kernel is 0 from there on, and its square of the distance a number
 
 
@@ -134,21 +134,49 @@ class KernelMean(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit
 
 def tune_kernel(X: Array, y: Array, seed: int) -> KernelMean:
     """A ``KernelMean`` with the length scales and noise of largest marginal likelihood on a few rows."""
-    from sklearn.gaussian_process import GaussianProcessRegressor
-    from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
-
     chosen = np.random.default_rng(seed).permutation(len(X))[:TUNING_ROWS]
-    X, y = X[chosen], y[chosen]
+    X, y = X[chosen], y[chosen].reshape(len(chosen), -1)
     (x_mean, x_spread), (y_mean, y_spread) = _moments(X), _moments(y)
     X, y = (X - x_mean) / x_spread, (y - y_mean) / y_spread
-    signal = ConstantKernel(1.0, (1e-2, 1e3)) * Matern(np.ones(X.shape[1]), (0.1, 1e3), nu=2.5)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # a column that does not matter ends at its bound
-        search = GaussianProcessRegressor(signal + WhiteKernel(0.1, (1e-6, 10.0)), random_state=0).fit(X, y)
-    found = search.kernel_.get_params()
-    scales = np.broadcast_to(found["k1__k2__length_scale"], X.shape[1])
-    noise = found["k2__noise_level"] / found["k1__k1__constant_value"]
-    return KernelMean(tuple(scales.tolist()), float(noise), random_state=seed)
+    p = X.shape[1]
+    bounds = np.log([*[(0.1, 1e3)] * p, (1e-2, 1e3), (1e-6, 10.0)])
+    start = np.append(np.zeros(p + 1), np.log(0.1))
+    options = {"ftol": _LITTLE_GAIN}
+    search = minimize(
+        unlikelihood, start, (X, y), method="L-BFGS-B", jac=True, bounds=bounds, options=options
+    )
+    *scales, signal, noise = np.exp(search.x).tolist()
+    return KernelMean(tuple(scales), noise / signal, random_state=seed)
+
+
+def unlikelihood(log_settings: Array, X: Array, y: Array) -> tuple[float, Array]:
+    r"""Minus the log marginal likelihood of y (n, d) at rows X (n, p), and its gradient.
+
+    The settings are the logarithms of p length scales, the variance of the signal and that of the noise. With
+    :math:`K` the covariance of y and :math:`W = K^{-1} y y^T K^{-1} - d\,K^{-1}` the gradient is
+    :math:`-\tfrac12 \sum_{ab} W_{ab}\, \partial K_{ab}`. For a length scale
+    :math:`\partial K_{ab} = g_{ab} (u_a - u_b)^2`, u the column in units of it, and the sum over pairs is two
+    matrix products.
+    """
+    n, d = y.shape
+    *_, signal, noise = np.exp(log_settings)
+    units = X * np.exp(-log_settings[:-2])
+    r = np.sqrt(5.0) * cdist(units, units)
+    decay = signal * np.exp(-r)
+    kernel = (1 + r + r * r / 3) * decay
+    covariance = kernel + (noise + _JITTER) * np.eye(n)
+    try:
+        factor = cho_factor(covariance, lower=True)
+    except np.linalg.LinAlgError:
+        return np.inf, np.zeros_like(log_settings)
+    inverse = cho_solve(factor, np.eye(n))
+    solved = inverse @ y
+    value = 0.5 * np.vdot(y, solved) + d * np.log(np.diag(factor[0])).sum() + 0.5 * d * n * np.log(2 * np.pi)
+    pull = solved @ solved.T - d * inverse
+    pairs = pull * ((5 / 3) * (1 + r) * decay)
+    by_scale = pairs.sum(1) @ units**2 - (units * (pairs @ units)).sum(0)
+    by_signal, by_noise = 0.5 * np.vdot(pull, kernel), 0.5 * noise * np.trace(pull)
+    return float(value), -np.append(by_scale, [by_signal, by_noise])
 
 
 def _kernel(a: Array, b: Array) -> Array:

@@ -37,21 +37,24 @@ SCREENED_ROWS, MOST_SCREENED = 2500, 20_000  # that show which candidates are wo
 SCREENED_FOLDS = 2  # but not fewer or more than these
 FOLDS, MANY_FOLDS, FEW_ROWS = 5, 10, 200  # below FEW_ROWS rows a fold less matters, and fits are quick
 _ALPHAS = tuple(float(alpha) for alpha in np.logspace(-6, 3, 19))
+# Fewer and larger steps than scikit-learn's 100 of .1: as accurate on 13 tables, in half of the time.
 _BOOSTING: dict[str, dict[str, Any]] = {
-    "boosting": {},
-    # Where noise is small, the default leaves of 20 rows and 100 trees are too coarse for a few hundred rows,
-    "fine boosting": {"learning_rate": 0.15, "max_iter": 300, "max_leaf_nodes": 15, "min_samples_leaf": 5},
-    # where there are many rows, 100 trees are too few,
-    "long boosting": {"max_iter": 500, "early_stopping": True},
+    "boosting": {"learning_rate": 0.15, "max_iter": 60},
+    # Where noise is small, leaves of 20 rows and few trees are too coarse for a few hundred rows,
+    "fine boosting": {"learning_rate": 0.25, "max_iter": 150, "max_leaf_nodes": 15, "min_samples_leaf": 5},
     # and where noise is large, they are too fine.
-    "coarse boosting": {"max_leaf_nodes": 4, "min_samples_leaf": 10},
+    "coarse boosting": {"learning_rate": 0.15, "max_iter": 60, "max_leaf_nodes": 4, "min_samples_leaf": 10},
+}
+_MANY_ROWS = 5000  # from which on more trees pay
+_LONG_BOOSTING: dict[str, dict[str, Any]] = {
+    "fine boosting": _BOOSTING["fine boosting"] | {"learning_rate": 0.15, "max_iter": 300},
+    "long boosting": {"max_iter": 500, "early_stopping": True},
 }
 _WEIGHTED = "weighted "  # before the name of a candidate that was fitted with weights
 _MOST_COLUMNS = {2: 20, 3: 4}  # degree -> columns of x up to which the polynomial is a candidate
 _HANDICAP = 1 / 0.9  # on the kernel's error, where a candidate is chosen
 _LITTLE_NOISE, _SOME_SIGNAL = 0.15, 0.5  # shares of the variance of y that are left to explain
 _KERNEL_COLUMNS, _KERNEL_TRIAL = 30, 160  # columns up to which length scales take seconds; rows of its trial
-_MANY_TREES = 5000  # rows from which on many trees are tried
 _STACK_GAIN, _SMOOTHER = (
     0.98,
     1.01,
@@ -287,9 +290,8 @@ def _list_candidates(
             name = f"ridge of degree {degree}"
             found[name] = Candidate(name, _make_polynomial(degree), native=False)
     if n >= 75:
-        for name, settings in _BOOSTING.items():
-            if name == "long boosting" and n < _MANY_TREES:
-                continue
+        boosting = _BOOSTING | _LONG_BOOSTING if n >= _MANY_ROWS else _BOOSTING
+        for name, settings in boosting.items():
             trees = _make_trees(d, seed, len(views.columns.categorical), **settings)
             found[name] = Candidate(name, trees, native=True)
     if p <= _KERNEL_COLUMNS and n >= 25 and (only is None or "kernel" in only):
