@@ -9,6 +9,7 @@ import torch
 from sklearn.linear_model import LinearRegression
 
 from localw2 import BallLaw, LocalW2Regressor
+from localw2.estimators.regression.ball_law import learn_balls
 from localw2.estimators.regression.mean import cross_fit
 from localw2.estimators.regression.member import PREDICTION_DRAWS
 from localw2.estimators.regression.outcomes import Outcomes
@@ -30,24 +31,24 @@ def learn(law, base=None, n=80, d=1):
     x, y = rows(n, 0, d)
     columns = Columns.of_numbers(2)
     fitted = cross_fit(base, x, y, columns, 0)
-    return law.learn(x, y, fitted, columns, Outcomes.anything(d), 3, None), fitted
+    (member,) = learn_balls([law], x, y, fitted, columns, Outcomes.anything(d), 3, None)
+    return member, fitted
 
 
 def possible(member, x):
     """For each row of x what each tree and each row of its leaf give, with the probability of that draw."""
     centred = member.mean is not None
-    centers = member.mean.predict_each(x) if centred else np.zeros((1, len(x), member.shown.shape[1]))
+    balls = member.balls
+    centers = member.mean.predict_each(x) if centred else np.zeros((1, len(x), balls.shown.shape[1]))
     inputs = np.hstack([x, centers.mean(0)]) if centred and member.mean.parts else x
-    leaves = member.forest.apply(inputs)
     found = []
-    for i, places in enumerate(leaves):
+    for i, places in enumerate(balls.find(inputs, member.min_rows)):
         draws, chances = [], []
-        for leaf in places:
-            held = member.kept[member.starts[leaf] : member.starts[leaf] + member.counts[leaf]]
-            middle = member.shown[held].mean(0)
+        for node in places:
+            held = balls.kept[balls.starts[node] : balls.starts[node] + balls.counts[node]]
+            middle = balls.shown[held].mean(0)
             draws += [
-                centers[member.folds[j], i] + middle + member.stretch * (member.shown[j] - middle)
-                for j in held
+                centers[balls.folds[j], i] + middle + member.stretch * (balls.shown[j] - middle) for j in held
             ]
             chances += [1 / len(places) / len(held)] * len(held)
         found.append((np.array(draws), np.array(chances)))
@@ -56,19 +57,52 @@ def possible(member, x):
 
 @pytest.mark.parametrize("on", ["residuals", "outcomes"])
 @pytest.mark.parametrize("base", [None, LinearRegression()], ids=["none", "line"])
-def test_leaves_hold_the_rows_that_fall_into_them(on, base):
+def test_nodes_hold_the_rows_that_pass_through_them(on, base):
     member, fitted = learn(BallLaw(5, 6, on), base)
+    balls, forest = member.balls, member.balls.forest
     x, _ = rows(80)
     inputs = np.hstack([x, fitted.out_of_fold]) if on == "residuals" and base is not None else x
-    leaves = member.forest.apply(inputs)
-    assert len(member.kept) == 80 * 6
-    for leaf in np.flatnonzero(member.forest.feature < 0):
-        tree = np.searchsorted(member.forest.roots, leaf, side="right") - 1
-        held = member.kept[member.starts[leaf] : member.starts[leaf] + member.counts[leaf]]
-        assert sorted(held) == np.flatnonzero(leaves[:, tree] == leaf).tolist()
+    leaves = forest.apply(inputs)
+    assert len(balls.kept) == 80 * 6
+    parent = {child: node for node in np.flatnonzero(forest.feature >= 0) for child in children(forest, node)}
+    passed = {node: [] for node in range(len(forest.feature))}
+    for row, tree in np.ndindex(leaves.shape):
+        node = leaves[row, tree]
+        while node is not None:
+            passed[node].append(row)
+            node = parent.get(node)
+    for node, expected in passed.items():
+        held = balls.kept[balls.starts[node] : balls.starts[node] + balls.counts[node]]
+        assert sorted(held) == sorted(expected)
         assert len(held) >= 5
-        np.testing.assert_allclose(member.leaf_means[leaf], member.shown[held].mean(0), atol=1e-12)
-    assert not member.counts[member.forest.feature >= 0].any()
+        np.testing.assert_allclose(balls.means[node], balls.shown[held].mean(0), atol=1e-12)
+
+
+def children(forest, node):
+    return int(forest.left[node]), int(forest.right[node])
+
+
+@pytest.mark.parametrize("min_rows", [2, 7, 30, 1000])
+def test_a_tree_offers_the_smallest_ball_with_enough_rows(min_rows):
+    """Laws share a forest; with more rows than there are, a ball is all of them."""
+    x, y = rows(80)
+    columns = Columns.of_numbers(2)
+    fitted = cross_fit(None, x, y, columns, 0)
+    laws = [BallLaw(2, 6), BallLaw(min_rows, 6), BallLaw(2, 6, "outcomes")]
+    fine, coarse, other = learn_balls(laws, x, y, fitted, columns, Outcomes.anything(1), 3, None)
+    assert fine.balls is coarse.balls is not other.balls
+    balls, forest = coarse.balls, coarse.balls.forest
+    new, _ = rows(40, seed=1)
+    found = balls.find(new, min_rows)
+    for row, tree in np.ndindex(found.shape):
+        node = forest.roots[tree]
+        while forest.feature[node] >= 0:
+            left = np.float32(new[row, forest.feature[node]]) <= forest.threshold[node]
+            below = children(forest, node)[0 if left else 1]
+            if balls.counts[below] < min_rows:
+                break
+            node = below
+        assert found[row, tree] == node
 
 
 @pytest.mark.parametrize("d", [1, 2])
@@ -99,9 +133,9 @@ def test_residuals_are_those_of_the_fold_that_left_the_row_out():
     member, fitted = learn(BallLaw(5, 3), LinearRegression())
     x, y = rows(80)
     each = fitted.mean.predict_each(x)
-    own = each[member.folds, np.arange(80)]
-    np.testing.assert_allclose(member.shown, y - own, atol=1e-12)
-    assert len(np.unique(member.folds)) == fitted.mean.n_folds == 10
+    own = each[member.balls.folds, np.arange(80)]
+    np.testing.assert_allclose(member.balls.shown, y - own, atol=1e-12)
+    assert len(np.unique(member.balls.folds)) == fitted.mean.n_folds == 10
 
 
 def test_draws_of_outcomes_are_outcomes_that_were_seen():
@@ -161,8 +195,8 @@ class TestSettings:
     def test_min_rows_and_trees_are_kept_to(self):
         for min_rows, n_trees in ((3, 4), (25, 9)):
             member, _ = learn(BallLaw(min_rows, n_trees), None, n=200)
-            assert member.forest.n_trees == n_trees
-            assert member.counts[member.counts > 0].min() >= min_rows
+            assert member.balls.forest.n_trees == n_trees
+            assert member.balls.counts.min() >= min_rows
 
     def test_more_rows_than_there_are(self):
         x, y = rows(12)
@@ -214,7 +248,7 @@ FIELDS = {
     "right": 0,
     "missing_left": False,
     "kept": 0,
-    "counts": 0,
+    "in_leaves": 0,
     "shown": 0.0,
     "folds": 0,
     "codes.1": 0.0,
@@ -225,7 +259,7 @@ def alter(name, change):
     """A way to spoil the tensor of this name, by a function that gets a copy."""
 
     def spoil(settings, tensors):
-        tensors[f"member0.{name}"] = change(tensors[f"member0.{name}"].clone())
+        tensors[f"forest0.{name}"] = change(tensors[f"forest0.{name}"].clone())
 
     return spoil
 
@@ -241,7 +275,7 @@ def put(place, value):
 
 
 SPOILT = {
-    **{f"{name} is lost": lambda s, t, n=name: t.pop(f"member0.{n}") for name in FIELDS},
+    **{f"{name} is lost": lambda s, t, n=name: t.pop(f"forest0.{n}") for name in FIELDS},
     **{
         f"{name} is of another type": alter(
             name, lambda v: v.float() if v.dtype != torch.float32 else v.double()
@@ -278,10 +312,10 @@ SPOILT = {
     "a right child is beyond the nodes": alter("right", put(0, 10**6)),
     "a row of a leaf is not there": alter("kept", put(0, 70)),
     "a row of a leaf is negative": alter("kept", put(0, -1)),
-    "a leaf has more rows": alter("counts", put(-1, lambda v: v[-1] + 1)),
-    "a leaf has no rows": alter("counts", put(-1, 0)),
-    "an inner node has rows": alter("counts", put(0, 3)),
-    "a count is negative": alter("counts", put(-1, -1)),
+    "a leaf has more rows": alter("in_leaves", put(-1, lambda v: v[-1] + 1)),
+    "a leaf has no rows": alter("in_leaves", put(-1, 0)),
+    "an inner node has rows": alter("in_leaves", put(0, 3)),
+    "a count is negative": alter("in_leaves", put(-1, -1)),
     "a residual is no number": alter("shown", put(0, torch.nan)),
     "a residual is infinite": alter("shown", put(0, torch.inf)),
     "a fold is not there": alter("folds", put(0, 10)),
@@ -291,6 +325,10 @@ SPOILT = {
     "the stretch is text": lambda s, t: s["members"][0].update(stretch="wide"),
     "centred is a number": lambda s, t: s["members"][0].update(centred=1),
     "centred is wrong": lambda s, t: s["members"][0].update(centred=False),
+    "the least rows are 0": lambda s, t: s["members"][0].update(min_rows=0),
+    "the least rows are text": lambda s, t: s["members"][0].update(min_rows="few"),
+    "the forest is not there": lambda s, t: s["members"][0].update(forest=9),
+    "the forest is negative": lambda s, t: s["members"][0].update(forest=-1),
     "the title is a number": lambda s, t: s["members"][0].update(title=3),
     "the rounding is lost": lambda s, t: s["members"][0].pop("rounding"),
     "the cuts are of other outcomes": lambda s, t: s["members"][0]["rounding"].update(cuts=[[1.0]]),
@@ -310,10 +348,12 @@ class TestStored:
             again.predict(new, return_std=True), model.predict(new, return_std=True)
         )
         ours, theirs = (one.law_.members[0] for one in (model, again))
-        for name in ("kept", "starts", "counts", "leaf_means", "shown", "folds"):
-            np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
+        for name in ("kept", "starts", "counts", "means", "shown", "folds"):
+            np.testing.assert_array_equal(getattr(ours.balls, name), getattr(theirs.balls, name))
         for name in ("roots", "feature", "threshold", "left", "right", "missing_left"):
-            np.testing.assert_array_equal(getattr(ours.forest, name), getattr(theirs.forest, name))
+            np.testing.assert_array_equal(
+                getattr(ours.balls.forest, name), getattr(theirs.balls.forest, name)
+            )
         assert again.law == model.law
 
     @pytest.mark.parametrize("spoil", list(SPOILT.values()), ids=list(SPOILT))

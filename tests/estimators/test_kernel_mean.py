@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.gaussian_process import GaussianProcessRegressor
-from sklearn.gaussian_process.kernels import Matern
+from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from localw2.estimators.regression.kernel_mean import KernelMean, tune_kernel
+from localw2.estimators.regression.kernel_mean import KernelMean, tune_kernel, unlikelihood
 from localw2.storage.regressors import check_storable, pack_regressor, unpack_regressor
 
 SCALES = (0.7, 1.3, 3.0)
@@ -136,3 +136,16 @@ def test_one_row_more_than_centres_costs_no_accuracy(sd):
         errors[n_centers] = np.sqrt(((fitted.predict(new) - mean(new)) ** 2).mean())
     assert errors[799] < 1.1 * errors[800]
     assert errors[400] < 1.5 * errors[800]
+
+
+@pytest.mark.parametrize("d", [1, 3])
+def test_likelihood_and_gradient_are_scikit_learns(d):
+    rng = np.random.default_rng(4)
+    x, y = rng.normal(size=(40, 3)), rng.normal(size=(40, d))
+    kernel = ConstantKernel() * Matern(np.ones(3), nu=2.5) + WhiteKernel()
+    process = GaussianProcessRegressor(kernel, optimizer=None, alpha=1e-10).fit(x, y)
+    *scales, signal, noise = settings = rng.normal(size=5)
+    expected, slope = process.log_marginal_likelihood([signal, *scales, noise], eval_gradient=True)
+    value, gradient = unlikelihood(settings, x, y)
+    assert -value == pytest.approx(expected)
+    np.testing.assert_allclose(-gradient, [*slope[1:4], slope[0], slope[4]], rtol=1e-6, atol=1e-8)

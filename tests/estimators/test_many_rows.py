@@ -88,11 +88,11 @@ def test_no_row_is_centred_by_a_model_that_has_seen_it(many):
     """Rows outside of the sample have the mean of their own fold, as those of the sample have."""
     x, y, _ = rows(1000)
     columns = Columns.of_numbers(2)
-    fitted = cross_fit("auto", x, y[:, None], columns, 0, n_held=2)
+    fitted = cross_fit("auto", x, y[:, None], columns, 0, held=((0,), (1,)))
     assert fitted.n_rows == 300
-    assert [fold for fold, _ in fitted.without] == [0, 1]
+    assert [some for some, _ in fitted.without] == [(0,), (1,)]
     parts = [(np.arange(1000), fitted)]
-    parts += [(np.flatnonzero(fitted.folds != fold), part) for fold, part in fitted.without]
+    parts += [(np.flatnonzero(~np.isin(fitted.folds, some)), part) for some, part in fitted.without]
     for kept, part in parts:
         each = part.mean.predict_each(x[kept])
         own = each[part.folds, np.arange(len(kept))]
@@ -114,9 +114,8 @@ def test_the_default_of_many_rows_knows_their_law(many, monkeypatch):
     assert np.sqrt(((center - 2 * test[:, 0]) ** 2).mean()) < 0.1
     assert np.sqrt(((width - std) ** 2).mean()) < 0.14  # .15 if it were constant
     for one in model.law_.members:
-        ends = np.append(one.forest.roots[1:], len(one.counts))
-        held = [one.counts[start:end].sum() for start, end in zip(one.forest.roots, ends, strict=True)]
-        assert held == [500] * one.forest.n_trees
+        trees = one.balls.forest
+        assert one.balls.counts[trees.roots].tolist() == [500] * trees.n_trees
 
 
 def test_what_is_near_is_cells_of_many_rows(many):

@@ -35,34 +35,35 @@ def fit(base, x, y, **settings):
     return cross_fit(base, x, y, Columns.of_numbers(x.shape[1]), 0, **settings)
 
 
+@pytest.mark.parametrize("held", [((0,), (1,)), ((0, 1),)], ids=["one by one", "together"])
 @pytest.mark.parametrize("n", [12, 60, 250])
-def test_a_model_of_a_fold_has_seen_all_other_rows_and_a_held_fold_is_left_out_too(n):
+def test_a_model_of_a_fold_has_seen_all_other_rows_and_held_folds_are_left_out_too(n, held):
     x, y = rows(n)
-    fitted = fit(Remembering(), x, y, n_held=2)
+    fitted = fit(Remembering(), x, y, held=held)
     everything = frozenset(x[:, 0])
     folds = fitted.folds
     assert fitted.mean.n_folds == count_folds(n)
     assert np.ptp(np.bincount(folds)) <= 1
     for g, model in enumerate(fitted.mean.models):
         assert model.seen_ == everything - set(x[folds == g, 0])
-    assert [f for f, _ in fitted.without] == [0, 1]
-    for f, part in fitted.without:
-        others = [g for g in range(count_folds(n)) if g != f]
+    assert tuple(some for some, _ in fitted.without) == held
+    for some, part in fitted.without:
+        others = [g for g in range(count_folds(n)) if g not in some]
         assert part.mean.n_folds == len(others)
-        kept = folds != f
+        kept = ~np.isin(folds, some)
         np.testing.assert_array_equal(part.folds, np.searchsorted(others, folds[kept]))
         for g, model in zip(others, part.mean.models, strict=True):
-            assert model.seen_ == everything - set(x[folds == f, 0]) - set(x[folds == g, 0])
+            assert model.seen_ == everything - set(x[np.isin(folds, [*some, g]), 0])
 
 
 @pytest.mark.parametrize("d", [1, 2])
 @pytest.mark.parametrize("base", [Ridge(), None])
 def test_y_of_a_held_fold_changes_nothing_of_what_is_learned_without_it(base, d):
     x, y = rows(120, d=d)
-    before = fit(base, x, y, n_held=2)
+    before = fit(base, x, y, held=((0,), (1,)))
     changed = y.copy()
     changed[before.folds == 0] += np.random.default_rng(1).normal(5, 20, changed[before.folds == 0].shape)
-    after = fit(base, x, changed, n_held=2)
+    after = fit(base, x, changed, held=((0,), (1,)))
     np.testing.assert_array_equal(after.folds, before.folds)
     (_, ours), (_, theirs) = before.without[0], after.without[0]
     np.testing.assert_array_equal(ours.mean.predict_each(x), theirs.mean.predict_each(x))
@@ -76,10 +77,10 @@ def test_models_of_a_stack_do_not_know_the_held_fold():
     x, y = Nonlinear().sample(200, random_state=0)
     y = y[:, None]
     chosen = fit("auto", x, y).mean
-    before = fit("auto", x, y, chosen=chosen, n_held=1)
+    before = fit("auto", x, y, chosen=chosen, held=((0,),))
     changed = y.copy()
     changed[before.folds == 0] += 3.0
-    after = fit("auto", x, changed, chosen=chosen, n_held=1)
+    after = fit("auto", x, changed, chosen=chosen, held=((0,),))
     ours, theirs = (
         {part.name: part.models for part in one.without[0][1].mean.parts} for one in (before, after)
     )
@@ -128,18 +129,11 @@ def test_a_base_that_finds_only_noise_gets_no_slope():
 
 def test_without_a_base_the_mean_is_that_of_y_or_0():
     x, y = rows(50, d=2)
-    flat = fit(None, x, y, n_held=1)
+    flat = fit(None, x, y, held=((0,),))
     np.testing.assert_allclose(flat.out_of_fold, np.broadcast_to(y.mean(0), y.shape))
     kept = flat.folds != 0
     np.testing.assert_allclose(flat.without[0][1].mean.intercept, y[kept].mean(0))
     assert (fit(None, x, y, shift=False).out_of_fold == 0).all()
-
-
-def test_jobs_do_not_matter():
-    x, y = rows(150)
-    alone, shared = (fit("auto", x, y, n_held=1, n_jobs=jobs) for jobs in (None, 2))
-    np.testing.assert_array_equal(alone.out_of_fold, shared.out_of_fold)
-    np.testing.assert_array_equal(alone.mean.predict_each(x), shared.mean.predict_each(x))
 
 
 def test_boosting_takes_categories_and_missing_values_as_they_are():

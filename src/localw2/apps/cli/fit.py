@@ -90,7 +90,7 @@ def fit(
     seed: options.Seed = 0,
     device: options.Device = "auto",
     jobs: Annotated[
-        int | None, typer.Option(help="Processes to fit with; -1 is one per core, 1 by default.")
+        int | None, typer.Option(help="Trees grown at the same time; by default as many as there are cores.")
     ] = None,
     drop_missing: options.DropMissing = False,
     decimal: options.DecimalMark = options.Decimal.auto,

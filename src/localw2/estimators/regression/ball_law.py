@@ -1,8 +1,8 @@
-"""A member of a law: the empirical distribution of balls, which are the leaves of a forest."""
+"""A member of a law: the empirical distribution of balls, which are the nodes of a forest."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, final
 
@@ -24,12 +24,13 @@ _DRAWN_AT_A_TIME = 1 << 20  # draws times rows that are made at once
 @final
 @dataclass(frozen=True)
 class BallLaw:
-    """A law without training: draw a leaf that holds x, draw a row of it, and take over what it shows.
+    """A law without training: draw a ball that holds x, draw a row of it, and take over what it shows.
 
-    Every leaf of every tree of a forest is a ball (see ``Neighborhoods.leaves``); the trees are grown to
-    separate rows of different y. ``on="residuals"`` takes over the row's residual, which is added to the mean
-    at x of the fold that it was left out of; with several outputs the whole row of residuals, so that their
-    dependence is kept. ``on="outcomes"`` takes over y itself. Leaves have ``min_rows`` rows or more.
+    Every node of every tree of a forest is a ball, and a tree offers the smallest one with ``min_rows`` rows
+    or more that holds x; the trees are grown to separate rows of different y. ``on="residuals"`` takes over
+    the row's residual, which is added to the mean at x of the fold that it was left out of; with several
+    outputs the whole row of residuals, so that their dependence is kept. ``on="outcomes"`` takes over y
+    itself.
 
     >>> BallLaw(min_rows=20)
     BallLaw(min_rows=20, n_trees=100, on='residuals')
@@ -50,109 +51,137 @@ class BallLaw:
         """What ``weights_`` calls it."""
         return f"balls of {'y' if self.on == 'outcomes' else 'residuals'}, {self.min_rows} rows"
 
-    def learn(
-        self,
-        x: Array,
-        y: Array,
-        fitted: CrossFit,
-        columns: Columns,
-        outcomes: Outcomes,
-        seed: int,
-        n_jobs: Any,
-    ) -> BallMember:
-        """Grow the forest for rows x (N, p), y (N, d) and keep what its leaves hold."""
-        mean = fitted.mean
-        centred = self.on == "residuals"
+
+def learn_balls(
+    laws: Sequence[BallLaw],
+    x: Array,
+    y: Array,
+    fitted: CrossFit,
+    columns: Columns,
+    outcomes: Outcomes,
+    seed: int,
+    n_jobs: Any,
+) -> list[BallMember]:
+    """A member for each law, from rows x (N, p), y (N, d).
+
+    Laws on the same with as many trees share a forest, which has the smallest leaves that one of them wants.
+    """
+    mean = fitted.mean
+    grown: dict[tuple[str, int], FilledForest] = {}
+    for on, n_trees in dict.fromkeys((law.on, law.n_trees) for law in laws):
+        centred = on == "residuals"
         shown = mean.scale.forward(y) - fitted.out_of_fold if centred else y
         # The mean is a column of its own: residuals often depend on it. Here it must be out of fold.
         inputs = np.hstack([x, fitted.out_of_fold]) if centred and mean.parts else x
         target = shown if centred else mean.scale.forward(y)
-        min_rows = min(self.min_rows, max(2, len(x) // 2))
-        forest = Forest.grow(inputs, target, columns.categorical, self.n_trees, min_rows, seed, n_jobs)
-        kept, counts = _fill_leaves(forest, inputs, seed)
+        smallest = min(law.min_rows for law in laws if (law.on, law.n_trees) == (on, n_trees))
+        min_rows = min(smallest, max(2, len(x) // 2))
+        forest = Forest.grow(inputs, target, columns.categorical, n_trees, min_rows, seed, n_jobs)
         folds = fitted.folds if centred and mean.parts else np.zeros(len(x), np.int64)
-        return BallMember.of(
-            forest,
-            kept,
-            counts,
-            shown,
-            folds.astype(np.int16),
-            mean if centred else None,
+        grown[on, n_trees] = FilledForest.fill(forest, inputs, shown, folds.astype(np.int16), seed)
+    return [
+        BallMember(
+            grown[law.on, law.n_trees],
+            int(law.min_rows),
+            mean if law.on == "residuals" else None,
             1.0,
             Rounding.halfway(outcomes),
-            self.name,
+            law.name,
         )
-
-
-def _fill_leaves(forest: Forest, x: Array, seed: int) -> tuple[Array, Array]:
-    """The rows of all leaves one after the other, and how many each node has of them.
-
-    Of many rows every tree keeps a sample of its own.
-    """
-    rng = np.random.default_rng([seed, 12])
-    counts = np.zeros(len(forest.feature), np.int32)
-    n_kept = min(len(x), MOST_ROWS)
-    kept = np.empty((forest.n_trees, n_kept), np.int32)
-    everything = forest.apply(x) if len(x) <= MOST_ROWS else None
-    ends = np.append(forest.roots[1:], len(forest.feature))
-    for tree, (root, end) in enumerate(zip(forest.roots, ends, strict=True)):
-        if everything is None:
-            rows = np.sort(rng.choice(len(x), n_kept, replace=False))
-            leaves = forest.tree(tree).apply(x[rows])[:, 0] + root
-        else:
-            rows, leaves = np.arange(len(x)), everything[:, tree]
-        kept[tree] = rows[np.argsort(leaves, kind="stable")]
-        counts[root:end] = np.bincount(leaves - root, minlength=end - root)
-    return kept.ravel(), counts
+        for law in laws
+    ]
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class BallMember(Member):
-    r""":math:`\hat y = m_f(x) + \bar r + c\,(r_j - \bar r)`: a row j of a leaf that holds x, f the fold of j.
+class FilledForest:
+    """A forest and the rows that its nodes hold, with what these show.
 
-    ``kept[starts[leaf] : starts[leaf] + counts[leaf]]`` are the rows of a leaf, ``shown`` (n, d) what they
-    show (residuals on the mean's scale, or y), ``leaf_means`` (M, d) the means :math:`\bar r` of all nodes.
-    The ``stretch`` c makes up for what a leaf of few rows shows too little of the spread.
+    ``kept[starts[node] : starts[node] + counts[node]]`` are the rows of a node, ``shown`` (n, d) what they
+    show (residuals on the mean's scale, or y), ``means`` (M, d) its mean in every node, and ``folds`` (n,)
+    the folds that they were left out of.
     """
 
     forest: Forest
     kept: Array
     starts: Array
     counts: Array
-    leaf_means: Array
+    means: Array
     shown: Array
     folds: Array
+
+    @classmethod
+    def fill(cls, forest: Forest, x: Array, shown: Array, folds: Array, seed: int) -> FilledForest:
+        """Lead the rows down. Of many rows every tree keeps a sample of its own."""
+        rng = np.random.default_rng([seed, 12])
+        counts = np.zeros(len(forest.feature), np.int32)
+        n_kept = min(len(x), MOST_ROWS)
+        kept = np.empty((forest.n_trees, n_kept), np.int32)
+        everything = forest.apply(x) if len(x) <= MOST_ROWS else None
+        ends = np.append(forest.roots[1:], len(forest.feature))
+        for tree, (root, end) in enumerate(zip(forest.roots, ends, strict=True)):
+            if everything is None:
+                rows = np.sort(rng.choice(len(x), n_kept, replace=False))
+                leaves = forest.tree(tree).apply(x[rows])[:, 0] + root
+            else:
+                rows, leaves = np.arange(len(x)), everything[:, tree]
+            kept[tree] = rows[np.argsort(leaves, kind="stable")]
+            counts[root:end] = np.bincount(leaves - root, minlength=end - root)
+        return cls.of(forest, kept.ravel(), counts, shown, folds)
+
+    @classmethod
+    def of(cls, forest: Forest, kept: Array, in_leaves: Array, shown: Array, folds: Array) -> FilledForest:
+        """The rows ``kept`` leaf by leaf, ``in_leaves`` (M,) of them in each; inner nodes have 0 there.
+
+        The nodes below a node come right after it, those on its left first: so do their rows.
+        """
+        starts = np.cumsum(in_leaves, dtype=np.int64) - in_leaves
+        node = np.arange(len(in_leaves))
+        last = np.where(forest.feature < 0, node, forest.right)
+        while (last[last] != last).any():  # twice as far down on the right each time
+            last = last[last]
+        counts = starts[last] + in_leaves[last] - starts
+        sums = np.vstack([np.zeros(shown.shape[1]), np.cumsum(shown[kept], axis=0)])
+        means = (sums[starts + counts] - sums[starts]) / np.maximum(counts, 1)[:, None]
+        return cls(forest, kept, starts, counts, means, shown, folds)
+
+    def find(self, x: Array, min_rows: int) -> Array:
+        """The smallest ball with ``min_rows`` rows that holds each row x (N, p), for every tree, (N, T)."""
+        return self.forest.apply(x, self.counts >= min_rows)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class BallMember(Member):
+    r""":math:`\hat y = m_f(x) + \bar r + c\,(r_j - \bar r)`: a row j of a ball that holds x, f the fold of j.
+
+    :math:`r_j` is what the row shows, :math:`\bar r` the mean of its ball. The ``stretch`` c makes up for
+    what a ball of few rows shows too little of the spread.
+    """
+
+    balls: FilledForest
+    min_rows: int
     mean: FoldedMean | None
     stretch: float
     rounding: Rounding
     title: str
 
-    @classmethod
-    def of(cls, forest: Forest, kept: Array, counts: Array, shown: Array, *others: Any) -> BallMember:
-        """The member with what follows from the rows of its leaves."""
-        starts = np.cumsum(counts, dtype=np.int64) - counts
-        filled = counts > 0
-        means = np.zeros((len(counts), shown.shape[1]))
-        means[filled] = np.add.reduceat(shown[kept], starts[filled], axis=0) / counts[filled, None]
-        return cls(forest, kept, starts, counts, means, shown, *others)
-
     def sample(self, x: Array, n_samples: int, rng: np.random.Generator) -> Array:
-        """Independent draws (S, N, d): leaf and row are drawn afresh for every row and draw."""
+        """Independent draws (S, N, d): ball and row are drawn afresh for every row and draw."""
         return self.combine(*self.split_draws(x, n_samples, rng))
 
     def split_draws(self, x: Array, n_samples: int, rng: np.random.Generator) -> tuple[Array, Array]:
-        """Draws (S, N, d) as rows show them, and their deviations from the middle of their leaf."""
-        leaves, centers = self._look_up(x)
+        """Draws (S, N, d) as rows show them, and their deviations from the middle of their ball."""
+        nodes, centers = self._look_up(x)
         rows = np.arange(len(x))
-        plain = np.empty((n_samples, len(x), self.shown.shape[1]))
+        plain = np.empty((n_samples, len(x), self.balls.shown.shape[1]))
         deviation = np.empty_like(plain)
         step = max(1, _DRAWN_AT_A_TIME // max(1, len(x)))
         for start in range(0, n_samples, step):
             count = min(step, n_samples - start)
-            leaf = leaves[rows, rng.integers(leaves.shape[1], size=(count, len(x)))]
+            node = nodes[rows, rng.integers(nodes.shape[1], size=(count, len(x)))]
             part = slice(start, start + count)
-            plain[part], deviation[part] = self._split(leaf, rng.random((count, len(x))), rows, centers)
+            plain[part], deviation[part] = self._split(node, rng.random((count, len(x))), rows, centers)
         return plain, deviation
 
     def combine(self, plain: Array, deviation: Array) -> Array:
@@ -165,10 +194,10 @@ class BallMember(Member):
         return draws if self.mean is None else self.mean.scale.backward(draws)
 
     def common_draws(self, x: Array) -> Iterator[tuple[slice, Array]]:
-        """Draws (S, rows, d) that visit every tree equally often, and the rows of its leaf evenly."""
-        leaves, centers = self._look_up(x)
+        """Draws (S, rows, d) that visit every tree equally often, and the rows of its ball evenly."""
+        nodes, centers = self._look_up(x)
         rng = np.random.default_rng(0)
-        n_trees = leaves.shape[1]
+        n_trees = nodes.shape[1]
         visits = -(-PREDICTION_DRAWS // n_trees)
         levels = (np.arange(visits)[:, None] + rng.random(n_trees)) / visits
         order = rng.permutation(visits * n_trees)[:PREDICTION_DRAWS]
@@ -177,24 +206,24 @@ class BallMember(Member):
             places = np.arange(len(x))[rows]
             yield (
                 rows,
-                self.combine(*self._split(leaves[places][:, trees].T, levels[:, None], places, centers)),
+                self.combine(*self._split(nodes[places][:, trees].T, levels[:, None], places, centers)),
             )
 
     def _look_up(self, x: Array) -> tuple[Array, Array | None]:
-        """The leaves of the rows, and every fold's mean at them."""
+        """The balls of the rows, and every fold's mean at them."""
         if self.mean is None:
-            return self.forest.apply(x), None
+            return self.balls.find(x, self.min_rows), None
         centers = self.mean.predict_each(x)
-        if not self.mean.parts:
-            return self.forest.apply(x), centers
-        return self.forest.apply(np.hstack([x, centers.mean(0)])), centers
+        inputs = np.hstack([x, centers.mean(0)]) if self.mean.parts else x
+        return self.balls.find(inputs, self.min_rows), centers
 
-    def _split(self, leaf: Array, level: Array, rows: Array, centers: Array | None) -> tuple[Array, Array]:
-        """The row of each leaf (S, n) at this level, with the mean added, and its deviation in the leaf."""
-        chosen = self.kept[self.starts[leaf] + (level * self.counts[leaf]).astype(np.int64)]
-        plain: Array = self.shown[chosen]
-        deviation: Array = plain - self.leaf_means[leaf]
-        return plain if centers is None else plain + centers[self.folds[chosen], rows], deviation
+    def _split(self, node: Array, level: Array, rows: Array, centers: Array | None) -> tuple[Array, Array]:
+        """The row of each ball (S, n) at this level, with the mean added, and its deviation in the ball."""
+        balls = self.balls
+        chosen = balls.kept[balls.starts[node] + (level * balls.counts[node]).astype(np.int64)]
+        plain: Array = balls.shown[chosen]
+        deviation: Array = plain - balls.means[node]
+        return plain if centers is None else plain + centers[balls.folds[chosen], rows], deviation
 
     def adjust(self, stretch: float, rounding: Rounding) -> BallMember:
         """The same with another factor on the spread, and draws moved to values of y in another way."""

@@ -18,9 +18,9 @@ import numpy as np
 from sklearn.utils.parallel import Parallel, delayed
 
 from localw2._validation import Array
-from localw2.estimators.regression.ball_law import BallLaw
+from localw2.estimators.regression.ball_law import BallLaw, learn_balls
 from localw2.estimators.regression.law import ConditionalLaw
-from localw2.estimators.regression.mean import cross_fit
+from localw2.estimators.regression.mean import FEW_ROWS, cross_fit
 from localw2.estimators.regression.network import Network
 from localw2.estimators.regression.outcomes import Rounding
 from localw2.estimators.regression.pooling import mean_score, pool_weights
@@ -47,7 +47,7 @@ MANY = 500  # rows from which on a part is a fifth of them; with fewer rows a fi
 N_PARTS = (10, 5)  # below MANY rows, and from there on
 FEWEST_ROWS = 10
 TRIED_ROWS, TRIED_DRAWS = 3000, 100  # held-out rows that members are weighted by, and their draws there,
-TRIED_TREES = 50  # of forests that are only grown for this
+TRIED_TREES = 25  # of forests that are only grown for this
 STRETCHES = (1.0, 1.05, 1.1, 1.15, 1.2, 1.3)  # factors on the spread of residuals in leaves
 FEW_COLUMNS, CLEARLY = 2, 5.0  # in which a network is tried; standard errors by which a pool must be better
 _PURPOSE = 6  # keeps these random numbers apart from others of the same seed
@@ -143,8 +143,7 @@ def _learn_plain(recipe: Recipe, x: Array, y: Array) -> tuple[ConditionalLaw, Tr
             recipe.seed % 2**32,
             chosen=recipe.chosen_base,
             shift=not networks or networks[0].standardize,
-            n_held=0 if alone else count_held(len(x)),
-            n_jobs=recipe.n_jobs,
+            held=() if alone else hold_folds(len(x)),
             stages=stages,
         )
         if isinstance(recipe.laws[0], Network) and (alone or not fitted.without):
@@ -161,7 +160,7 @@ def _learn_plain(recipe: Recipe, x: Array, y: Array) -> tuple[ConditionalLaw, Tr
             trials, weights = [], np.ones(1)
         if not trials:  # nothing to weigh laws by
             first = next((law for law in recipe.laws if isinstance(law, BallLaw)), BallLaw())
-            return _assemble(recipe, fitted, [_grow(recipe, first, fitted, x, y)], np.ones(1)), None
+            return _assemble(recipe, fitted, _grow(recipe, [first], fitted, x, y), np.ones(1)), None
         return _finish(recipe, fitted, trials, weights, x, y, stages)
 
 
@@ -171,17 +170,14 @@ def _try_laws(
     """What every law says of rows that it has not seen, and the weights that follow; () if none are held."""
     if not fitted.without:
         return [], np.ones(1)
-    stages.start("comparing laws", len(recipe.laws))
-    trials = []
-    for law in recipe.laws:
-        if isinstance(law, Network):
-            stages.pause()
-        trials.append(_Trial.of(recipe, fitted, law, x, y))
-        stages.advance()
+    stages.start("comparing laws", 1 + len(fitted.without))
+    trials = _try_balls(recipe, fitted, x, y, stages)
+    networks = [law for law in recipe.laws if isinstance(law, Network)]
+    stages.pause()
+    trials += [_try_network(recipe, fitted, law, x, y) for law in networks]
     if recipe.on_trial is None or not _worth_training(fitted):
         return trials, _weigh(trials)
-    stages.pause()
-    trials.append(_Trial.of(recipe, fitted, recipe.on_trial, x, y))
+    trials.append(_try_network(recipe, fitted, recipe.on_trial, x, y))
     return trials, _weigh_smooth(trials)
 
 
@@ -196,7 +192,10 @@ def _finish(
 ) -> tuple[ConditionalLaw, TrainedNetwork | None]:
     """Learn the laws that have weight on all rows."""
     kept = [(trial, weight) for trial, weight in zip(trials, weights, strict=True) if weight > 0]
-    stages.start("growing balls", len(kept))
+    stages.start("growing balls", 1)
+    balls = [trial.law for trial, _ in kept if isinstance(trial.law, BallLaw)]
+    grown = dict(zip(balls, _grow(recipe, balls, fitted, x, y), strict=True))
+    stages.advance()
     members: list[Member] = []
     trained = None
     for trial, _ in kept:
@@ -205,20 +204,23 @@ def _finish(
             trained = _train(recipe, trial.law, fitted, x, y)
             members.append(trained.member)
         else:
-            members.append(trial.finish(_grow(recipe, trial.law, fitted, x, y)))
-        stages.advance()
+            members.append(trial.finish(grown[trial.law]))
     return _assemble(recipe, fitted, members, np.array([weight for _, weight in kept])), trained
 
 
-def count_held(n: int) -> int:
-    """How many folds show how members should be weighted.
+def hold_folds(n: int) -> tuple[tuple[int, ...], ...]:
+    """The sets of folds that show how members should be weighted, one set at a time.
 
-    Of 3 rows none can be spared.
+    Of 3 rows none can be spared. Of few rows, whose folds are small, two are held out at once.
 
-    >>> count_held(3), count_held(100), count_held(1000)
-    (0, 2, 1)
+    >>> hold_folds(3), hold_folds(100), hold_folds(300), hold_folds(1000)
+    ((), ((0, 1),), ((0,), (1,)), ((0,),))
     """
-    return 0 if n < 4 else 2 if n < 500 else 1
+    if n < 4:
+        return ()
+    if 20 <= n < FEW_ROWS:
+        return ((0, 1),)
+    return ((0,), (1,)) if FEW_ROWS <= n < MANY else ((0,),)
 
 
 @final
@@ -226,71 +228,85 @@ def count_held(n: int) -> int:
 class _Trial:
     """What a law, learned without some folds, says of rows in them: ``draws`` (S, N, d) for outputs y (N, d).
 
-    ``folds`` (N,) are the folds of the rows. A ball law has the ``stretch`` that suits these rows best, and
-    its draws the ``rounding``.
+    ``sets`` (N,) number the held sets that the rows are in. A ball law has the ``stretch`` that suits them
+    best, and its draws the ``rounding``.
     """
 
     law: Network | BallLaw
     draws: Array
     y: Array
-    folds: Array
+    sets: Array
     stretch: float = 1.0
     rounding: Rounding | None = None
 
-    @classmethod
-    def of(cls, recipe: Recipe, fitted: CrossFit, law: Network | BallLaw, x: Array, y: Array) -> _Trial:
-        """Learn the law without each held fold in turn, and draw there; a network without the first only."""
-        plains, deviations, outputs, folds = [], [], [], []
-        rng = np.random.default_rng([recipe.seed, _PURPOSE, 1])
-        free = recipe.outcomes
-        member: Any = None
-        for fold, part in fitted.without[: 1 if isinstance(law, Network) else None]:
-            kept, held = np.flatnonzero(fitted.folds != fold), np.flatnonzero(fitted.folds == fold)
-            held = np.sort(rng.permutation(held)[: TRIED_ROWS // len(fitted.without)])
-            if isinstance(law, Network):
-                own = replace(recipe, checkpoint=None, history=None)
-                quick = replace(law, epochs=max(1, law.epochs // 2))
-                trained = _train(own, quick, part, x[kept], y[kept])
-                if trained.fit.stopped.startswith("interrupted"):
-                    raise KeyboardInterrupt
-                member = trained.member
-                plain = member.sample(x[held], TRIED_DRAWS, rng)
-                deviation = np.zeros_like(plain)
-            else:
-                few = replace(law, n_trees=min(law.n_trees, TRIED_TREES))
-                member = _grow(recipe, few, part, x[kept], y[kept])
-                plain, deviation = member.split_draws(x[held], TRIED_DRAWS, rng)
-            plains.append(plain)
-            deviations.append(deviation)
-            outputs.append(y[held])
-            folds.append(np.full(len(held), fold))
-        plain, deviation = np.concatenate(plains, 1), np.concatenate(deviations, 1)
-        target, where = np.concatenate(outputs), np.concatenate(folds)
-        if isinstance(law, Network) or law.on == "outcomes":
-            return cls(law, plain, target, where)
-        found = []
-        for stretch in STRETCHES:
-            draws = member.adjust(stretch, member.rounding).put_together(plain, deviation)
-            rounding = Rounding.match(free, draws.reshape(-1, draws.shape[2]), target)
-            draws = rounding.apply(draws)
-            found.append((mean_score(draws, target), stretch, draws, rounding))
-        _, stretch, draws, rounding = min(found, key=lambda one: one[0])
-        return cls(law, draws, target, where, stretch, rounding)
-
-    def first_fold(self) -> _Trial:
-        """The same for the rows of the first fold only."""
-        rows = self.folds == self.folds.min()
-        return replace(self, draws=self.draws[:, rows], y=self.y[rows], folds=self.folds[rows])
+    def first_set(self) -> _Trial:
+        """The same for the rows of the first held set only."""
+        rows = self.sets == 0
+        return replace(self, draws=self.draws[:, rows], y=self.y[rows], sets=self.sets[rows])
 
     def finish(self, member: BallMember) -> BallMember:
         """A member learned on all rows, with the stretch and rounding that were found."""
         return member if self.rounding is None else member.adjust(self.stretch, self.rounding)
 
 
+def _try_balls(recipe: Recipe, fitted: CrossFit, x: Array, y: Array, stages: Stages) -> list[_Trial]:
+    """What ball laws say of rows in each held set of folds, learned without it."""
+    laws = [law for law in recipe.laws if isinstance(law, BallLaw)]
+    quick = [replace(law, n_trees=min(law.n_trees, TRIED_TREES)) for law in laws]
+    rng = np.random.default_rng([recipe.seed, _PURPOSE, 1])
+    members: list[BallMember] = []
+    parts: list[list[tuple[Array, Array]]] = []
+    outputs, sets = [], []
+    for number, (some, part) in enumerate(fitted.without):
+        kept, held = _split_rows(fitted, some, rng)
+        members = _grow(recipe, quick, part, x[kept], y[kept])
+        parts.append([member.split_draws(x[held], TRIED_DRAWS, rng) for member in members])
+        outputs.append(y[held])
+        sets.append(np.full(len(held), number))
+        stages.advance()
+    target, where = np.concatenate(outputs), np.concatenate(sets)
+    trials = []
+    for law, member, found in zip(laws, members, zip(*parts, strict=True), strict=True):
+        plain, deviation = (np.concatenate(one, 1) for one in zip(*found, strict=True))
+        if law.on == "outcomes":
+            trials.append(_Trial(law, plain, target, where))
+            continue
+        tried = []
+        for stretch in STRETCHES:
+            draws = member.adjust(stretch, member.rounding).put_together(plain, deviation)
+            rounding = Rounding.match(recipe.outcomes, draws.reshape(-1, draws.shape[2]), target)
+            draws = rounding.apply(draws)
+            tried.append((mean_score(draws, target), stretch, draws, rounding))
+        _, stretch, draws, rounding = min(tried, key=lambda one: one[0])
+        trials.append(_Trial(law, draws, target, where, stretch, rounding))
+    stages.advance()
+    return trials
+
+
+def _try_network(recipe: Recipe, fitted: CrossFit, law: Network, x: Array, y: Array) -> _Trial:
+    """What a network says of rows in the first held folds, trained for half as long without them."""
+    some, part = fitted.without[0]
+    rng = np.random.default_rng([recipe.seed, _PURPOSE, 1])
+    kept, held = _split_rows(fitted, some, rng)
+    own = replace(recipe, checkpoint=None, history=None)
+    trained = _train(own, replace(law, epochs=max(1, law.epochs // 2)), part, x[kept], y[kept])
+    if trained.fit.stopped.startswith("interrupted"):
+        raise KeyboardInterrupt
+    draws = trained.member.sample(x[held], TRIED_DRAWS, rng)
+    return _Trial(law, draws, y[held], np.zeros(len(held), np.int64))
+
+
+def _split_rows(fitted: CrossFit, folds: tuple[int, ...], rng: np.random.Generator) -> tuple[Array, Array]:
+    """The rows outside of some folds, and some of those inside, ascending."""
+    inside = np.isin(fitted.folds, folds)
+    kept, held = np.flatnonzero(~inside), np.flatnonzero(inside)
+    return kept, np.sort(rng.permutation(held)[: TRIED_ROWS // len(fitted.without)])
+
+
 def _weigh(trials: list[_Trial]) -> Array:
     if any(isinstance(trial.law, Network) for trial in trials):
         # A network takes longer than all else: one fold must do, and it must do for all members then.
-        trials = [trial.first_fold() for trial in trials]
+        trials = [trial.first_set() for trial in trials]
     return pool_weights([trial.draws for trial in trials], trials[0].y)
 
 
@@ -299,7 +315,7 @@ def _weigh_smooth(trials: list[_Trial]) -> Array:
 
     Of several outputs a network can miss how their dependence changes with x, so the pool decides there.
     """
-    trials = [trial.first_fold() for trial in trials]
+    trials = [trial.first_set() for trial in trials]
     weights = _weigh(trials)
     if trials[0].y.shape[1] > 1:
         return weights
@@ -316,8 +332,10 @@ def _worth_training(fitted: CrossFit) -> bool:
     return fitted.mean.smooth and fitted.mean.columns.expanded_width <= FEW_COLUMNS
 
 
-def _grow(recipe: Recipe, law: BallLaw, fitted: CrossFit, x: Array, y: Array) -> BallMember:
-    return law.learn(x, y, fitted, recipe.columns, recipe.outcomes, recipe.seed % 2**32, recipe.n_jobs)
+def _grow(recipe: Recipe, laws: list[BallLaw], fitted: CrossFit, x: Array, y: Array) -> list[BallMember]:
+    return learn_balls(
+        laws, x, y, fitted, recipe.columns, recipe.outcomes, recipe.seed % 2**32, recipe.n_jobs
+    )
 
 
 def _train(recipe: Recipe, law: Network, fitted: CrossFit, x: Array, y: Array) -> TrainedNetwork:

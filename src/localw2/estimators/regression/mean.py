@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, final
@@ -17,7 +17,6 @@ from sklearn.multioutput import MultiOutputRegressor
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 from sklearn.utils import get_tags
-from sklearn.utils.parallel import Parallel, delayed
 
 from localw2._validation import Array
 from localw2.balls.neighborhoods import Neighborhoods
@@ -191,7 +190,7 @@ class CrossFit:
     out_of_fold: Array
     folds: Array
     n_rows: int
-    without: tuple[tuple[int, CrossFit], ...] = ()
+    without: tuple[tuple[tuple[int, ...], CrossFit], ...] = ()
 
 
 def count_folds(n: int) -> int:
@@ -212,16 +211,15 @@ def cross_fit(
     *,
     chosen: FoldedMean | None = None,
     shift: bool = True,
-    n_held: int = 0,
-    n_jobs: Any = None,
+    held: Sequence[tuple[int, ...]] = (),
     stages: Stages | None = None,
 ) -> CrossFit:
     """The mean of rows x (N, p), y (N, d), fitted fold by fold: ``base`` is "auto", None or a regressor.
 
     With "auto" and many rows a sample is fitted, and each other row gets the mean of one fold's models at
     random, none of which has seen it. Without a base the mean is that of y, or 0 without ``shift``.
-    ``chosen`` is a mean that was chosen before, on similar rows: its parts are fitted again. For the first
-    ``n_held`` folds the cross-fit is repeated without them.
+    ``chosen`` is a mean that was chosen before, on similar rows: its parts are fitted again. Without each
+    of the ``held`` sets of folds the cross-fit is repeated.
     """
     n, d = y.shape
     rng = np.random.default_rng([seed, _PURPOSE])
@@ -231,8 +229,8 @@ def cross_fit(
         intercept = y.mean(0) if shift else np.zeros(d)
         flat = FoldedMean(columns, (), intercept, np.zeros(d))
         fitted = CrossFit(flat, np.broadcast_to(intercept, y.shape), folds, 0)
-        held = [(f, _flat_without(fitted, y, folds != f, shift)) for f in range(n_held)]
-        return replace(fitted, without=tuple(held))
+        without = [(some, _flat_without(fitted, y, ~np.isin(folds, some), shift)) for some in held]
+        return replace(fitted, without=tuple(without))
     stages = Stages(enabled=False) if stages is None else stages
     stages.start("choosing the mean", 3)
     views = Views(x, columns)
@@ -240,7 +238,7 @@ def cross_fit(
     if isinstance(base, str) and n > BASE_ROWS:
         sampled = np.sort(rng.choice(n, BASE_ROWS, replace=False))
     part = views.take(sampled) if len(sampled) < n else views
-    fitter = _Fitter(part, y[sampled], folds[sampled], seed, n_jobs, stages)
+    fitter = _Fitter(part, y[sampled], folds[sampled], seed, stages)
     known: Models = {}
     if not isinstance(base, str):
         regressor = seed_regressor(clone(base), seed)
@@ -255,7 +253,7 @@ def cross_fit(
         scale = chosen.scale
     else:
         kinds, scale, known = fitter.screen()
-    fitted = fitter.complete(kinds, scale, n_held, known)
+    fitted = fitter.complete(kinds, scale, held, known)
     if len(sampled) < n:
         fitted = _spread_to_all(fitted, x, sampled, folds)
     return fitted
@@ -319,7 +317,6 @@ class _Fitter:
     y: Array
     folds: Array
     seed: int
-    n_jobs: Any
     stages: Stages
 
     @property
@@ -339,9 +336,7 @@ class _Fitter:
             rows = np.sort(
                 np.random.default_rng([self.seed, _PURPOSE, 1]).choice(len(self.y), size, replace=False)
             )
-            few = _Fitter(
-                self.views.take(rows), self.y[rows], self.folds[rows], self.seed, self.n_jobs, self.stages
-            )
+            few = _Fitter(self.views.take(rows), self.y[rows], self.folds[rows], self.seed, self.stages)
         candidates = _list_candidates(few.views, few.y, self.seed, n=len(self.y))
         kernel, fine = candidates.pop("kernel", None), candidates.pop("fine boosting", None)
         screening = few._screen_on(list(candidates.values()), Scale())
@@ -413,43 +408,45 @@ class _Fitter:
         better = other.errors[weighted.name] < other.errors[kept[0].name]
         return [weighted, *kept[1:]] if better else kept
 
-    def complete(self, kinds: list[Candidate], scale: Scale, n_held: int, known: Models) -> CrossFit:
-        """Cross-fit these candidates on all rows and stack them; and again without each held fold."""
+    def complete(
+        self, kinds: list[Candidate], scale: Scale, held: Sequence[tuple[int, ...]], known: Models
+    ) -> CrossFit:
+        """Cross-fit these candidates on all rows and stack them; and again without each held set of folds."""
         kinds = [
             replace(kind, regressor=tune_kernel(self.views.expanded, self.y, self.seed))
             if kind.regressor is None
             else kind
             for kind in kinds
         ]
-        y = scale.forward(self.y)
-        pairs = sorted({tuple(sorted((f, g))) for f in range(n_held) for g in range(self.n_folds) if f != g})
-        jobs: list[tuple[Candidate, tuple[int, ...]]] = [
-            (kind, (f,)) for kind in kinds for f in range(self.n_folds)
-        ]
-        jobs += [(kind, pair) for kind in kinds for pair in pairs]
-        jobs = [(kind, left_out) for kind, left_out in jobs if (kind.name, left_out) not in known]
-        self.stages.start("fitting the mean", len(jobs))
-        fits = Parallel(n_jobs=self.n_jobs, prefer="threads", return_as="generator")(
-            delayed(self._fit)(kind, y, ~np.isin(self.folds, left_out)) for kind, left_out in jobs
-        )
         models = dict(known)
-        for (kind, left_out), model in zip(jobs, fits, strict=True):
-            models[kind.name, left_out] = model
-            self.stages.advance()
-        whole = self._stack(kinds, scale, range(self.n_folds), lambda name, g: models[name, (g,)])
+        everyone = range(self.n_folds)
+        self._fit_all(kinds, [(f,) for f in everyone], scale, models)
+        whole = self._stack(kinds, scale, everyone, lambda name, g: models[name, (g,)])
         found = {part.name: part.weight for part in whole.mean.parts}
-        weights = [found.get(kind.name, 0.0) for kind in kinds]
-        held = []
-        for f in range(n_held):
-            others = [g for g in range(self.n_folds) if g != f]
-            rows = np.flatnonzero(self.folds != f)
-            part = _Fitter(
-                self.views.take(rows), self.y[rows], self.folds[rows], self.seed, self.n_jobs, self.stages
-            )
-            found_model = partial(_find_pair, models, f)
-            again = part._stack(kinds, scale, others, found_model, weights)
-            held.append((f, again))
-        return replace(whole, without=tuple(held))
+        kinds = [kind for kind in kinds if kind.name in found]
+        weights = [found[kind.name] for kind in kinds]
+        left_out = {tuple(sorted((*some, g))) for some in held for g in everyone if g not in some}
+        self._fit_all(kinds, sorted(left_out), scale, models)
+        without = []
+        for some in held:
+            rows = np.flatnonzero(~np.isin(self.folds, some))
+            part = _Fitter(self.views.take(rows), self.y[rows], self.folds[rows], self.seed, self.stages)
+            others = [g for g in everyone if g not in some]
+            again = part._stack(kinds, scale, others, partial(_find_without, models, some), weights)
+            without.append((some, again))
+        return replace(whole, without=tuple(without))
+
+    def _fit_all(
+        self, kinds: list[Candidate], left_out: Sequence[tuple[int, ...]], scale: Scale, models: Models
+    ) -> None:
+        """Fit every kind without each of these sets of folds, unless ``models`` has it already."""
+        y = scale.forward(self.y)
+        jobs = [(kind, folds) for kind in kinds for folds in left_out if (kind.name, folds) not in models]
+        self.stages.start("fitting the mean", len(jobs))
+        # One after the other: scikit-learn's boosting keeps Python's lock, so that threads only wait for it.
+        for kind, folds in jobs:
+            models[kind.name, folds] = self._fit(kind, y, ~np.isin(self.folds, folds))
+            self.stages.advance()
 
     def _stack(
         self,
@@ -562,9 +559,9 @@ def _rough_score(y: Array, center: Array, scale: Scale) -> float:
     return float(crps(y[order], draws).mean())
 
 
-def _find_pair(models: Models, f: int, name: str, g: int) -> FittedModel:
-    """The model of a fold g that was fitted without fold f too."""
-    return models[name, (min(f, g), max(f, g))]
+def _find_without(models: Models, some: tuple[int, ...], name: str, g: int) -> FittedModel:
+    """The model of a fold g that was fitted without some folds too."""
+    return models[name, tuple(sorted((*some, g)))]
 
 
 def fit_model(candidate: Candidate, views: Views, y: Array, weights: Array | None = None) -> FittedModel:
@@ -632,7 +629,8 @@ def _spread_to_all(fitted: CrossFit, x: Array, sampled: Array, folds: Array) -> 
 
     everything = np.arange(len(x))
     without = tuple(
-        (f, extend(part, everything[folds != f], sampled[folds[sampled] != f])) for f, part in fitted.without
+        (some, extend(part, everything[~np.isin(folds, some)], sampled[~np.isin(folds[sampled], some)]))
+        for some, part in fitted.without
     )
     return replace(extend(fitted, everything, sampled), without=without)
 

@@ -87,8 +87,7 @@ class LocalW2Regressor(Judged, stored_values.Storable, RegressorMixin, BaseEstim
     device : str
         Where a network is trained; "auto" takes a GPU if there is one.
     n_jobs : int or None
-        How many folds and trees are fitted at the same time; None means one, unless a
-        ``joblib.parallel_config`` says otherwise, and -1 all cores.
+        How many trees are grown at the same time where there are many rows; None and -1 mean all cores.
     random_state : None, int, RandomState or Generator
         With an int two fits to the same data are equal bit for bit (on the same machine and thread count).
     verbose : bool
@@ -411,7 +410,7 @@ def choose_laws(law: Any) -> tuple[tuple[Network | BallLaw, ...], Network | None
     balls: tuple[Network | BallLaw, ...] = (
         BallLaw(2),
         BallLaw(5),
-        BallLaw(40, n_trees=50),
+        BallLaw(40),
         BallLaw(2, on="outcomes"),
     )
     words: dict[str, tuple[tuple[Network | BallLaw, ...], Network | None]] = {

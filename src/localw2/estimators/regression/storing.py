@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from localw2._validation import Array
-from localw2.estimators.regression.ball_law import BallLaw, BallMember
+from localw2.estimators.regression.ball_law import BallLaw, BallMember, FilledForest
 from localw2.estimators.regression.forest import CategoryCodes, Forest
 from localw2.estimators.regression.law import ConditionalLaw
 from localw2.estimators.regression.mean import FittedModel, FoldedMean, Part
@@ -40,7 +40,7 @@ _FOREST = {
     "right": torch.int32,
     "missing_left": torch.bool,
 }
-_LEAVES = {"kept": torch.int32, "counts": torch.int32, "shown": torch.float64, "folds": torch.int16}
+_HELD = {"kept": torch.int32, "in_leaves": torch.int32, "shown": torch.float64, "folds": torch.int16}
 Tensors = dict[str, Tensor]
 
 
@@ -56,12 +56,17 @@ def store_law(law: ConditionalLaw) -> tuple[dict[str, Any], Tensors, dict[str, A
             for j, values in ({} if model.codes is None else model.codes.maps).items():
                 tensors[f"{name}.codes.{j}"] = _tensor(values)
     members = []
+    forests = list({id(m.balls): m.balls for m in law.members if isinstance(m, BallMember)}.values())
+    for number, forest in enumerate(forests):
+        tensors |= _store_forest(forest, f"forest{number}")
     for number, member in enumerate(law.members):
-        assert isinstance(member, NetworkMember | BallMember)
-        store = _store_network if isinstance(member, NetworkMember) else _store_balls
-        plain, own = store(member, f"member{number}")  # type: ignore[arg-type]  # the kind was just looked at
-        members.append(plain)
-        tensors |= own
+        if isinstance(member, BallMember):
+            members.append(_store_balls(member, forests.index(member.balls)))
+        else:
+            assert isinstance(member, NetworkMember)
+            plain, own = _store_network(member, f"member{number}")
+            members.append(plain)
+            tensors |= own
     if law.calibration is not None:
         tensors[_SCORES] = _tensor(law.calibration.scores)
     settings = {
@@ -110,11 +115,7 @@ def restore_law(settings: dict[str, Any], tensors: Tensors, regressors: dict[str
         sized_array("base_slope", tensors["base_slope"], d),
         Scale(shift),
     )
-    kinds = {"network": _restore_network, "balls": _restore_balls}
-    members: tuple[Member, ...] = tuple(
-        kinds[plain["kind"]](plain, f"member{number}", tensors, mean, outcomes)
-        for number, plain in enumerate(settings["members"])
-    )
+    members = _restore_members(settings["members"], tensors, mean, outcomes)
     weights = np.array(settings["weights"], dtype=np.float64)
     if weights.shape != (len(members),) or not (weights > 0).all() or not np.isclose(weights.sum(), 1):
         raise ValueError(f"weights={settings['weights']!r} do not belong to {len(members)} member(s).")
@@ -196,56 +197,83 @@ def _build_network(
     return NetworkMember(restore_network(plain, p, d, tensors), units, mean, rounding, seed)
 
 
-def _store_balls(member: BallMember, prefix: str) -> tuple[dict[str, Any], Tensors]:
-    plain = {
+def _store_balls(member: BallMember, forest: int) -> dict[str, Any]:
+    return {
         "kind": "balls",
+        "forest": forest,
         "title": member.title,
+        "min_rows": member.min_rows,
         "stretch": member.stretch,
         "centred": member.mean is not None,
         "rounding": member.rounding.plain(),
     }
-    tensors = {f"{prefix}.{n}": _tensor(getattr(member.forest, n), t) for n, t in _FOREST.items()}
-    tensors |= {f"{prefix}.{n}": _tensor(getattr(member, n), t) for n, t in _LEAVES.items()}
-    for j, values in member.forest.codes.maps.items():
+
+
+def _store_forest(balls: FilledForest, prefix: str) -> Tensors:
+    in_leaves = np.where(balls.forest.feature < 0, balls.counts, 0)
+    held = {"kept": balls.kept, "in_leaves": in_leaves, "shown": balls.shown, "folds": balls.folds}
+    tensors = {f"{prefix}.{n}": _tensor(getattr(balls.forest, n), t) for n, t in _FOREST.items()}
+    tensors |= {f"{prefix}.{n}": _tensor(held[n], t) for n, t in _HELD.items()}
+    for j, values in balls.forest.codes.maps.items():
         tensors[f"{prefix}.codes.{j}"] = _tensor(values)
-    return plain, tensors
+    return tensors
+
+
+def _restore_members(
+    stored: list[dict[str, Any]], tensors: Tensors, mean: FoldedMean, outcomes: Outcomes
+) -> tuple[Member, ...]:
+    members: list[Member] = []
+    forests: dict[tuple[int, bool], FilledForest] = {}
+    for number, plain in enumerate(stored):
+        if plain["kind"] == "network":
+            members.append(_restore_network(plain, f"member{number}", tensors, mean, outcomes))
+            continue
+        if plain["kind"] != "balls" or type(plain["centred"]) is not bool:
+            raise ValueError(f"kind={plain['kind']!r}, centred={plain['centred']!r} of a law are unknown.")
+        key = whole_number(plain["forest"], 0), plain["centred"]
+        if key not in forests:
+            forests[key] = _restore_forest(f"forest{key[0]}", plain["centred"], tensors, mean)
+        members.append(_restore_balls(plain, forests[key], mean, outcomes))
+    return tuple(members)
 
 
 def _restore_balls(
-    plain: dict[str, Any], prefix: str, tensors: Tensors, mean: FoldedMean, outcomes: Outcomes
+    plain: dict[str, Any], balls: FilledForest, mean: FoldedMean, outcomes: Outcomes
 ) -> BallMember:
+    stretch = plain["stretch"]
+    if type(stretch) not in (int, float) or not 0 < stretch < 100:
+        raise ValueError(f"stretch={stretch!r} of balls is damaged.")
+    return BallMember(
+        balls,
+        whole_number(plain["min_rows"], 2),
+        mean if plain["centred"] else None,
+        float(stretch),
+        Rounding.from_plain(outcomes, plain["rounding"], len(mean.intercept)),
+        text(plain["title"]),
+    )
+
+
+def _restore_forest(prefix: str, centred: bool, tensors: Tensors, mean: FoldedMean) -> FilledForest:
     d = len(mean.intercept)
-    centred, stretch = plain["centred"], plain["stretch"]
-    if type(centred) is not bool or type(stretch) not in (int, float) or not 0 < stretch < 100:
-        raise ValueError(f"centred={centred!r}, stretch={stretch!r} of balls are damaged.")
     found = {name: _vector(f"{prefix}.{name}", tensors, dtype) for name, dtype in _FOREST.items()}
     maps = {j: _codes(f"{prefix}.codes.{j}", tensors) for j in mean.columns.categorical}
     forest = Forest(CategoryCodes(maps), **found)
     width = mean.columns.width + (d if centred and mean.parts else 0)
     shown = sized_array("shown", tensors[f"{prefix}.shown"], len(tensors[f"{prefix}.shown"]), d)
-    kept, counts, folds = (_vector(f"{prefix}.{n}", tensors, _LEAVES[n]) for n in ("kept", "counts", "folds"))
+    names = ("kept", "in_leaves", "folds")
+    kept, in_leaves, folds = (_vector(f"{prefix}.{n}", tensors, _HELD[n]) for n in names)
     n_folds = mean.n_folds if centred else 1
     _check_forest(forest, width)
     leaf = forest.feature < 0
     sound = [
-        len(counts) == len(leaf) and (counts >= 0).all() and (counts[leaf] > 0).all(),
-        len(counts) == len(leaf) and not counts[~leaf].any() and int(counts.sum()) == len(kept) > 0,
+        len(in_leaves) == len(leaf) and (in_leaves >= 0).all() and (in_leaves[leaf] > 0).all(),
+        len(in_leaves) == len(leaf) and not in_leaves[~leaf].any() and int(in_leaves.sum()) == len(kept) > 0,
         len(folds) == len(shown) > 0 and folds.min() >= 0 and folds.max() < n_folds,
         len(kept) > 0 and kept.min() >= 0 and kept.max() < len(shown),
     ]
     if not all(sound):
         raise ValueError("the leaves of its balls are damaged.")
-    return BallMember.of(
-        forest,
-        kept,
-        counts,
-        shown,
-        folds,
-        mean if centred else None,
-        float(stretch),
-        Rounding.from_plain(outcomes, plain["rounding"], d),
-        text(plain["title"]),
-    )
+    return FilledForest.of(forest, kept, in_leaves, shown, folds)
 
 
 def _check_forest(forest: Forest, width: int) -> None:
