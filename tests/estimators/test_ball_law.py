@@ -1,6 +1,7 @@
 """The law of balls: which rows a draw takes over, what it does with them, and how it is stored."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -112,7 +113,7 @@ def test_a_tree_offers_the_smallest_ball_with_enough_rows(min_rows):
 def test_a_draw_is_a_row_of_a_leaf_that_holds_x_beside_the_mean_of_its_fold(d, on, base, stretch):
     """Whole rows, if there are several outputs: every draw is one of those that are possible."""
     member, _ = learn(BallLaw(5, 4, on), base, d=d)
-    member = member.adjust(stretch, member.rounding)
+    member = replace(member, stretch=stretch)
     new, _ = rows(6, seed=1)
     n = 4000
     draws = member.sample(new, n, np.random.default_rng(0))
@@ -322,6 +323,8 @@ SPOILT = {
     "a fold is negative": alter("folds", put(0, -1)),
     "the stretch is 0": lambda s, t: s["members"][0].update(stretch=0.0),
     "the stretch is no number": lambda s, t: s["members"][0].update(stretch=float("nan")),
+    "the narrowing is 0": lambda s, t: s["members"][0].update(narrowing=0.0),
+    "the narrowing is lost": lambda s, t: s["members"][0].pop("narrowing"),
     "the stretch is text": lambda s, t: s["members"][0].update(stretch="wide"),
     "centred is a number": lambda s, t: s["members"][0].update(centred=1),
     "centred is wrong": lambda s, t: s["members"][0].update(centred=False),

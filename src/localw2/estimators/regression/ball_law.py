@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -84,7 +84,6 @@ def learn_balls(
             grown[law.on, law.n_trees],
             int(law.min_rows),
             mean if law.on == "residuals" else None,
-            1.0,
             Rounding.halfway(outcomes),
             law.name,
         )
@@ -152,26 +151,48 @@ class FilledForest:
 
 @final
 @dataclass(frozen=True, eq=False)
+class Draws:
+    """Draws on the mean's scale, in parts: ``plain`` (S, N, d) as rows show them, with the mean added.
+
+    ``deviation`` (S, N, d) is how far a row is from the middle of its ball, and ``middle`` (1, N, d) the
+    middle of all draws at x.
+    """
+
+    plain: Array
+    deviation: Array
+    middle: Array
+
+    @classmethod
+    def join(cls, parts: Iterable[Draws]) -> Draws:
+        """The draws of several sets of rows."""
+        every = [(one.plain, one.deviation, one.middle) for one in parts]
+        return cls(*(np.concatenate(same, axis=1) for same in zip(*every, strict=True)))
+
+
+@final
+@dataclass(frozen=True, eq=False)
 class BallMember(Member):
     r""":math:`\hat y = m_f(x) + \bar r + c\,(r_j - \bar r)`: a row j of a ball that holds x, f the fold of j.
 
     :math:`r_j` is what the row shows, :math:`\bar r` the mean of its ball. The ``stretch`` c makes up for
-    what a ball of few rows shows too little of the spread.
+    what a ball of few rows shows too little of the spread. The balls of many trees, or several laws, can
+    together show too much of it: ``narrowing`` is a factor on the distance of a draw from the middle of all.
     """
 
     balls: FilledForest
     min_rows: int
     mean: FoldedMean | None
-    stretch: float
     rounding: Rounding
     title: str
+    stretch: float = 1.0
+    narrowing: float = 1.0
 
     def sample(self, x: Array, n_samples: int, rng: np.random.Generator) -> Array:
         """Independent draws (S, N, d): ball and row are drawn afresh for every row and draw."""
-        return self.combine(*self.split_draws(x, n_samples, rng))
+        return self.combine(self.draw_parts(x, n_samples, rng))
 
-    def split_draws(self, x: Array, n_samples: int, rng: np.random.Generator) -> tuple[Array, Array]:
-        """Draws (S, N, d) as rows show them, and their deviations from the middle of their ball."""
+    def draw_parts(self, x: Array, n_samples: int, rng: np.random.Generator) -> Draws:
+        """Independent draws before anything is done with their spread."""
         nodes, centers = self._look_up(x)
         rows = np.arange(len(x))
         plain = np.empty((n_samples, len(x), self.balls.shown.shape[1]))
@@ -182,20 +203,32 @@ class BallMember(Member):
             node = nodes[rows, rng.integers(nodes.shape[1], size=(count, len(x)))]
             part = slice(start, start + count)
             plain[part], deviation[part] = self._split(node, rng.random((count, len(x))), rows, centers)
-        return plain, deviation
+        return Draws(plain, deviation, self._find_middle(nodes, centers))
 
-    def combine(self, plain: Array, deviation: Array) -> Array:
-        """Draws of y from what ``split_draws`` gives."""
-        return self.rounding.apply(self.put_together(plain, deviation))
+    def combine(self, draws: Draws) -> Array:
+        """Draws (S, N, d) of y."""
+        return self.rounding.apply(self.put_together(draws))
 
-    def put_together(self, plain: Array, deviation: Array) -> Array:
+    def put_together(self, draws: Draws) -> Array:
         """The same before draws are moved to values that y can have."""
-        draws: Array = plain + (self.stretch - 1) * deviation  # exactly what a row shows, if not stretched
-        return draws if self.mean is None else self.mean.scale.backward(draws)
+        found = draws.plain
+        if self.stretch != 1:
+            found = found + (self.stretch - 1) * draws.deviation
+        found = self.to_outputs(found)
+        if self.narrowing == 1:
+            return found
+        middle = self.to_outputs(draws.middle)
+        narrowed: Array = middle + self.narrowing * (found - middle)
+        return narrowed
+
+    def to_outputs(self, values: Array) -> Array:
+        """From the mean's scale to that of y."""
+        return values if self.mean is None else self.mean.scale.backward(values)
 
     def common_draws(self, x: Array) -> Iterator[tuple[slice, Array]]:
         """Draws (S, rows, d) that visit every tree equally often, and the rows of its ball evenly."""
         nodes, centers = self._look_up(x)
+        middle = self._find_middle(nodes, centers)
         rng = np.random.default_rng(0)
         n_trees = nodes.shape[1]
         visits = -(-PREDICTION_DRAWS // n_trees)
@@ -204,10 +237,8 @@ class BallMember(Member):
         trees, levels = np.tile(np.arange(n_trees), visits)[order], levels.ravel()[order]
         for rows in row_blocks(len(x)):
             places = np.arange(len(x))[rows]
-            yield (
-                rows,
-                self.combine(*self._split(nodes[places][:, trees].T, levels[:, None], places, centers)),
-            )
+            parts = self._split(nodes[places][:, trees].T, levels[:, None], places, centers)
+            yield rows, self.combine(Draws(*parts, middle[:, rows]))
 
     def _look_up(self, x: Array) -> tuple[Array, Array | None]:
         """The balls of the rows, and every fold's mean at them."""
@@ -217,6 +248,10 @@ class BallMember(Member):
         inputs = np.hstack([x, centers.mean(0)]) if self.mean.parts else x
         return self.balls.find(inputs, self.min_rows), centers
 
+    def _find_middle(self, nodes: Array, centers: Array | None) -> Array:
+        middle = self.balls.means[nodes].mean(1)
+        return (middle if centers is None else middle + centers.mean(0))[None]
+
     def _split(self, node: Array, level: Array, rows: Array, centers: Array | None) -> tuple[Array, Array]:
         """The row of each ball (S, n) at this level, with the mean added, and its deviation in the ball."""
         balls = self.balls
@@ -224,7 +259,3 @@ class BallMember(Member):
         plain: Array = balls.shown[chosen]
         deviation: Array = plain - balls.means[node]
         return plain if centers is None else plain + centers[balls.folds[chosen], rows], deviation
-
-    def adjust(self, stretch: float, rounding: Rounding) -> BallMember:
-        """The same with another factor on the spread, and draws moved to values of y in another way."""
-        return replace(self, stretch=stretch, rounding=rounding)

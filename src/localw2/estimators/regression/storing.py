@@ -204,6 +204,7 @@ def _store_balls(member: BallMember, forest: int) -> dict[str, Any]:
         "title": member.title,
         "min_rows": member.min_rows,
         "stretch": member.stretch,
+        "narrowing": member.narrowing,
         "centred": member.mean is not None,
         "rounding": member.rounding.plain(),
     }
@@ -240,16 +241,16 @@ def _restore_members(
 def _restore_balls(
     plain: dict[str, Any], balls: FilledForest, mean: FoldedMean, outcomes: Outcomes
 ) -> BallMember:
-    stretch = plain["stretch"]
-    if type(stretch) not in (int, float) or not 0 < stretch < 100:
-        raise ValueError(f"stretch={stretch!r} of balls is damaged.")
+    factors = plain["stretch"], plain["narrowing"]
+    if not all(type(factor) in (int, float) and 0 < factor < 100 for factor in factors):
+        raise ValueError(f"the factors {factors!r} on the spread of balls are damaged.")
     return BallMember(
         balls,
         whole_number(plain["min_rows"], 2),
         mean if plain["centred"] else None,
-        float(stretch),
         Rounding.from_plain(outcomes, plain["rounding"], len(mean.intercept)),
         text(plain["title"]),
+        *map(float, factors),
     )
 
 
