@@ -249,8 +249,8 @@ class BallMember(Member):
         return self.balls.find(inputs, self.min_rows), centers
 
     def _find_middle(self, nodes: Array, centers: Array | None) -> Array:
-        middle = self.balls.means[nodes].mean(1)
-        return (middle if centers is None else middle + centers.mean(0))[None]
+        middle: Array = self.balls.means[nodes].mean(1)
+        return middle[None] if centers is None else middle[None] + centers.mean(0)
 
     def _split(self, node: Array, level: Array, rows: Array, centers: Array | None) -> tuple[Array, Array]:
         """The row of each ball (S, n) at this level, with the mean added, and its deviation in the ball."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, final
 
+import numpy as np
+
 from localw2._validation import Array
 from localw2.balls.lazy import MANY_ROWS, SLACK, LazyNeighborhoods
 from localw2.balls.neighborhoods import Nearest, Neighborhoods
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 # Rows, ball by ball, in a step and in an epoch of many rows: many small steps learn more than few large ones
 # (benchmarks/scale.py --batches), but below some thousand rows they take no less time.
 BATCH_EDGES, EPOCH_EDGES = 1 << 11, 1 << 14
+WHOLE_ROWS = 2000  # up to which a step sees every ball; beyond, its rows grow as the root of all rows
 FEWEST_BALLS = 16
 _FEWEST = 8  # rows below which nothing can be chosen: a ball then holds them all
 
@@ -79,9 +82,10 @@ class RowPlan:
     """What a fit used of its rows: ``n_rows`` in all, ``base_rows`` for the mean (0 without one).
 
     A step takes ``batch_balls`` balls and an epoch ``epoch_balls``; None means all of them. ``slack`` is that
-    of the search for nearest rows (see ``LazyNeighborhoods.nearest``), 0 for an exact one. Up to 50 000 rows
-    every step sees every ball; beyond, an epoch is a few steps on some balls, so that the time of a fit
-    hardly grows with the rows, and its memory in proportion to them.
+    of the search for nearest rows (see ``LazyNeighborhoods.nearest``), 0 for an exact one. Up to 2000 rows
+    every step sees every ball; beyond, an epoch is a step on some balls, whose rows grow as the root of all
+    rows, and beyond 50 000 rows a few steps on a fixed number of them: the time of a fit grows slower than
+    the rows, and its memory in proportion to them.
 
     >>> RowPlan(1_000_000, 50_000, 32, 256, 1.0)
     RowPlan(n_rows=1000000, base_rows=50000, batch_balls=32, epoch_balls=256, slack=1.0)
@@ -107,7 +111,12 @@ def plan_rows(
     RowPlan(n_rows=100, base_rows=0, batch_balls=None, epoch_balls=None, slack=0.0)
     """
     if isinstance(hoods, Neighborhoods):
-        return RowPlan(hoods.n_rows, base_rows, batch_balls, None, 0.0)
+        n = hoods.n_rows
+        if batch_balls is not None or n <= WHOLE_ROWS:
+            return RowPlan(n, base_rows, batch_balls, None, 0.0)
+        wanted = np.sqrt(WHOLE_ROWS * n) * hoods.n_balls / hoods.n_edges
+        batch = min(hoods.n_balls, max(FEWEST_BALLS, round(wanted)))
+        return RowPlan(n, base_rows, batch, batch, 0.0)
     size = balls.k if isinstance(balls, Nearest) else float(hoods.probed_size)
     batch = max(FEWEST_BALLS, round(BATCH_EDGES / size)) if batch_balls is None else batch_balls
     n_steps = max(1, round(EPOCH_EDGES / size / batch))

@@ -161,7 +161,7 @@ def _learn_plain(recipe: Recipe, x: Array, y: Array) -> tuple[ConditionalLaw, Tr
             trials, weights = [], np.ones(1)
         if not trials:  # nothing to weigh laws by
             first = next((law for law in recipe.laws if isinstance(law, BallLaw)), BallLaw())
-            return _assemble(recipe, fitted, _grow(recipe, [first], fitted, x, y), np.ones(1)), None
+            return _assemble(recipe, fitted, [*_grow(recipe, [first], fitted, x, y)], np.ones(1)), None
         return _finish(recipe, fitted, trials, weights, x, y, stages)
 
 
@@ -290,15 +290,23 @@ def _try_balls(recipe: Recipe, fitted: CrossFit, x: Array, y: Array, stages: Sta
 
 
 def _try_network(recipe: Recipe, fitted: CrossFit, law: Network, x: Array, y: Array) -> _Trial:
-    """What a network says of rows in the first held folds, trained for half as long without them."""
+    """What a network says of rows in the first held folds, trained for half as long without them.
+
+    If it was best early, training on all rows will be shorter too.
+    """
     some, part = fitted.without[0]
     rng = np.random.default_rng([recipe.seed, _PURPOSE, 1])
     kept, held = _split_rows(fitted, some, rng)
     own = replace(recipe, checkpoint=None, history=None)
-    trained = _train(own, replace(law, epochs=max(1, law.epochs // 2)), part, x[kept], y[kept])
-    if trained.fit.stopped.startswith("interrupted"):
+    half = replace(law, epochs=max(1, law.epochs // 2))
+    trained = _train(own, half, part, x[kept], y[kept], (x[held], y[held]))
+    fit = trained.fit
+    if fit.stopped.startswith("interrupted"):
         raise KeyboardInterrupt
     draws = trained.member.sample(x[held], TRIED_DRAWS, rng)
+    if fit.best_epoch is not None and fit.stopped.startswith("no better score"):
+        # Scores hardly see a spread that is a little off, and are noisy: half of the time is left at least.
+        law = replace(law, epochs=max(half.epochs, round(law.epochs * fit.best_epoch / half.epochs)))
     return _Trial(law, draws, y[held], np.zeros(len(held), np.int64))
 
 
@@ -346,9 +354,8 @@ def _narrow(kept: list[tuple[_Trial, float]], outcomes: Outcomes) -> float:
         return 1.0
     counts = [max(1, round(weight * TRIED_DRAWS)) for _, weight in kept]
     pooled = np.concatenate([trial.draws[:n] for trial, n in zip(trials, counts, strict=True)])
-    middle = np.concatenate(
-        [np.repeat(trial.middle, n, axis=0) for trial, n in zip(trials, counts, strict=True)]
-    )
+    middles = [t.middle for t in trials if t.middle is not None]
+    middle = np.concatenate([np.repeat(one, n, axis=0) for one, n in zip(middles, counts, strict=True)])
     enough = SHARE_INSIDE + np.sqrt(SHARE_INSIDE * (1 - SHARE_INSIDE) / len(y))
     best = mean_score(pooled, y), 1.0
     for narrowing in NARROWINGS:
@@ -372,9 +379,16 @@ def _grow(recipe: Recipe, laws: list[BallLaw], fitted: CrossFit, x: Array, y: Ar
     )
 
 
-def _train(recipe: Recipe, law: Network, fitted: CrossFit, x: Array, y: Array) -> TrainedNetwork:
+def _train(
+    recipe: Recipe,
+    law: Network,
+    fitted: CrossFit,
+    x: Array,
+    y: Array,
+    held: tuple[Array, Array] | None = None,
+) -> TrainedNetwork:
     config = _configure(recipe, law)
-    return law.learn(x, y, fitted, recipe.outcomes, recipe.delta, recipe.norm, recipe.device, config)
+    return law.learn(x, y, fitted, recipe.outcomes, recipe.delta, recipe.norm, recipe.device, config, held)
 
 
 def _configure(recipe: Recipe, law: Network) -> FitConfig:

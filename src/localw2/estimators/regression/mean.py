@@ -362,9 +362,13 @@ class _Fitter:
         return kept, screening.scale, known
 
     def _screen_on(
-        self, candidates: list[Candidate], scale: Scale, known: _Screening | None = None
+        self,
+        candidates: list[Candidate],
+        scale: Scale,
+        known: _Screening | None = None,
+        n_folds: int = SCREENED_FOLDS,
     ) -> _Screening:
-        folds = range(min(SCREENED_FOLDS, self.n_folds))
+        folds = range(min(n_folds, self.n_folds))
         held = self.folds < len(folds)
         y = scale.forward(self.y)
         predicted = dict(known.predicted) if known is not None else {}
@@ -399,14 +403,26 @@ class _Fitter:
         return tuned if errors[0] * _HANDICAP < errors[1] else None
 
     def _try_weights(self, screening: _Screening, few: _Fitter) -> list[Candidate]:
-        """The kept candidates; a leading polynomial with rows weighted by precision if that is better."""
-        kept = screening.kept
-        if not kept[0].name.startswith("ridge"):
-            return kept
-        weighted = replace(kept[0], name=_WEIGHTED + kept[0].name)
-        other = few._screen_on([weighted], screening.scale, screening)
-        better = other.errors[weighted.name] < other.errors[kept[0].name]
-        return [weighted, *kept[1:]] if better else kept
+        """The kept candidates; a leading polynomial with rows weighted by precision if that is better.
+
+        In few columns polynomials take milliseconds: all folds then say which of them is best.
+        """
+        first, *others = screening.kept
+        if not first.name.startswith("ridge"):
+            return screening.kept
+        quick = few.views.columns.expanded_width <= _MOST_COLUMNS[3]
+        plain = [
+            candidate
+            for candidate in screening.candidates
+            if candidate is first or (quick and not others and candidate.name.startswith("ridge"))
+        ]
+        weighted = [replace(candidate, name=_WEIGHTED + candidate.name) for candidate in plain]
+        if quick:
+            again = few._screen_on([*plain, *weighted], screening.scale, n_folds=few.n_folds)
+        else:
+            again = few._screen_on(weighted, screening.scale, screening)
+        best = min([*plain, *weighted], key=lambda candidate: again.errors[candidate.name])
+        return [best, *others]
 
     def complete(
         self, kinds: list[Candidate], scale: Scale, held: Sequence[tuple[int, ...]], known: Models

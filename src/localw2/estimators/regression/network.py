@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -19,6 +19,7 @@ from localw2.estimators.regression.mean import measure_relevance
 from localw2.estimators.regression.member import PREDICTION_DRAWS, Member, row_blocks
 from localw2.estimators.regression.outcomes import MATCHED_DRAWS, MATCHED_ROWS, Rounding
 from localw2.estimators.settings import choose_discrepancy
+from localw2.metrics import crps
 from localw2.models.network import RandomLayer, RandomMLP
 from localw2.training.config import FitConfig
 from localw2.training.loop import train
@@ -26,8 +27,10 @@ from localw2.training.loop import train
 if TYPE_CHECKING:
     from localw2.estimators.regression.mean import CrossFit, FoldedMean
     from localw2.estimators.regression.outcomes import Outcomes
+    from localw2.models.base import RandomMap
     from localw2.training.config import Fit
 
+_LOOKS, _LOOKED_DRAWS = 10, 50  # at held-out rows during training, and draws at each of them
 FARTHEST = 1e100  # from 0, in the network's units: squares are still numbers
 _AT_A_TIME = 1 << 11  # draws times rows, so that a layer's values stay in the cache
 _SINGLE_AT_A_TIME = 1 << 13  # the same in single precision, where a call does less
@@ -57,8 +60,8 @@ class Network:
     standardize : bool
         Train on standardised inputs and on residuals of unit spread, several outputs decorrelated.
     epochs, learning_rate, weight_decay, schedule, batch_balls
-        Training, see ``FitConfig``; ``batch_balls=None`` takes all balls in a step. Beyond 50 000 rows an
-        epoch is a few steps on some balls.
+        Training, see ``FitConfig``; ``batch_balls=None`` takes all balls in a step up to 2000 rows,
+        and beyond that so many that the time of a fit grows slower than the rows.
 
     >>> Network(width=20, epochs=100)
     Network(discrepancy='w2', debiased=True, width=20, depth=2, ..., epochs=100, ...)
@@ -115,8 +118,12 @@ class Network:
         norm: Any,
         device: torch.device,
         config: FitConfig,
+        held: tuple[Array, Array] | None = None,
     ) -> TrainedNetwork:
-        """Train on the residuals of rows x (N, p), y (N, d) from a cross-fitted mean."""
+        """Train on the residuals of rows x (N, p), y (N, d) from a cross-fitted mean.
+
+        With ``held`` rows and outputs training stops when their CRPS has not become better for half of it.
+        """
         scale, center = fitted.mean.scale, fitted.out_of_fold
         rows, shown = fitted.mean.columns.expand(x), scale.forward(y)
         net = RandomMLP(
@@ -148,7 +155,13 @@ class Network:
         plan = plan_rows(hoods, chosen.balls, self.batch_balls, fitted.n_rows)
         config = plan.apply(config)
         objective = loss.objective(rows, residuals, chosen, hoods, plan.batch_balls is not None)
-        fit = train(net, objective, inputs, config)
+        validate = None
+        if held is not None:
+            left = (scale.forward(held[1]) - fitted.mean.predict_each(held[0]).mean(0)) @ whiten
+            validate = _make_score(units.inputs(fitted.mean.columns.expand(held[0])), left, device)
+            every = max(1, config.max_epochs // _LOOKS)
+            config = replace(config, validate_every=every, patience=_LOOKS // 2, keep="best")
+        fit = train(net, objective, inputs, config, validate)
         net = net.cpu().double().eval()
         rounding = Rounding.halfway(outcomes)
         if not outcomes.free:
@@ -156,6 +169,17 @@ class Network:
             rounding = Rounding.match(outcomes, scale.backward(draws), y)
         member = NetworkMember(net, units, fitted.mean, rounding, config.seed)
         return TrainedNetwork(member, fit, chosen, plan)
+
+
+def _make_score(inputs: Tensor, left: Array, device: torch.device) -> Callable[..., float]:
+    """The mean CRPS of residuals (N, d) in the network's units, as a function of the network."""
+    inputs = inputs.to(device, torch.float32)
+
+    def score(net: RandomMap, generator: torch.Generator) -> float:
+        draws = net.sample(inputs, _LOOKED_DRAWS, generator).double().cpu().numpy()
+        return float(crps(left, draws).mean())
+
+    return score
 
 
 @final
