@@ -669,7 +669,7 @@ def _stack_weights(predicted: list[Array], y: Array, importance: Array) -> Array
     weights, _ = nnls(
         np.vstack([columns, np.full((1, columns.shape[1]), heavy)]), np.append(np.zeros(len(columns)), heavy)
     )
-    weights[weights < _LEAST / 2] = 0.0
+    weights[weights < _LEAST] = 0.0
     total = weights.sum()
     if not total > 0:
         weights[int(np.argmin((columns**2).sum(0)))] = total = 1.0

@@ -155,13 +155,14 @@ class Network:
         plan = plan_rows(hoods, chosen.balls, self.batch_balls, fitted.n_rows)
         config = plan.apply(config)
         objective = loss.objective(rows, residuals, chosen, hoods, plan.batch_balls is not None)
-        validate = None
+        watched: dict[str, Any] = {}
         if held is not None:
             left = (scale.forward(held[1]) - fitted.mean.predict_each(held[0]).mean(0)) @ whiten
-            validate = _make_score(units.inputs(fitted.mean.columns.expand(held[0])), left, device)
+            new = units.inputs(fitted.mean.columns.expand(held[0]))
+            watched["validate"] = _make_score(new, left, device)
             every = max(1, config.max_epochs // _LOOKS)
             config = replace(config, validate_every=every, patience=_LOOKS // 2, keep="best")
-        fit = train(net, objective, inputs, config, validate)
+        fit = train(net, objective, inputs, config, **watched)
         net = net.cpu().double().eval()
         rounding = Rounding.halfway(outcomes)
         if not outcomes.free:
