@@ -45,7 +45,7 @@ def report_errors(command: _Command) -> _Command:
         except BrokenPipeError:  # whoever reads our output has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(PIPE_CLOSED) from None
-        except Exception as error:
+        except Exception as error:  # the last stop: people get a line, and the traceback if they ask for it
             fail(describe_error(error), bool(options.get("as_json")))
 
     return run  # type: ignore[return-value]  # the same but for what is raised

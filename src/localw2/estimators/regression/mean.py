@@ -485,8 +485,7 @@ class _Fitter:
         spread = local_spread(hoods, y - next(iter(predicted.values())))
         importance = 1 / spread[:, None] ** 2
         if weights is None:
-            found = _stack_weights([predicted[kind.name] for kind in kinds], y, importance)
-            weights = [float(w) for w in found]
+            weights = [float(w) for w in _weigh_candidates(kinds, predicted, y, importance)]
         total = np.sum([w * predicted[kind.name] for w, kind in zip(weights, kinds, strict=True)], axis=0)
         intercept, slope = _calibrate(y, total, importance)
         parts = tuple(
@@ -544,16 +543,11 @@ class _Screening:
         errors = {
             name: float((importance * ((target - m) / unit) ** 2).mean()) for name, m in predicted.items()
         }
-        weights = _stack_weights(list(predicted.values()), target, importance)
-        center = np.sum([w * m for w, m in zip(weights, predicted.values(), strict=True)], axis=0)
-        stacked = float((importance * ((target - center) / unit) ** 2).mean())
         by_name = {candidate.name: candidate for candidate in candidates}
-        single = min(errors, key=lambda name: errors[name] * (1.0 if by_name[name].smooth else _SMOOTHER))
-        if stacked > _STACK_GAIN * errors[single]:
-            names, center = [single], predicted[single]
-        else:
-            order = sorted(zip(weights, predicted, strict=True), key=lambda pair: -pair[0])
-            names = [name for weight, name in order[:_MOST_PARTS] if weight >= _LEAST]
+        weights = _weigh_candidates([by_name[name] for name in predicted], predicted, target, importance)
+        center = np.sum([w * m for w, m in zip(weights, predicted.values(), strict=True)], axis=0)
+        order = sorted(zip(weights, predicted, strict=True), key=lambda pair: -pair[0])
+        names = [name for weight, name in order[:_MOST_PARTS] if weight > 0]
         return cls(
             candidates,
             predicted,
@@ -655,6 +649,24 @@ def _flat_without(fitted: CrossFit, y: Array, kept: Array, shift: bool) -> Cross
     intercept = y[kept].mean(0) if shift else np.zeros(y.shape[1])
     mean = replace(fitted.mean, intercept=intercept)
     return CrossFit(mean, np.broadcast_to(intercept, y[kept].shape), np.zeros(kept.sum(), np.int64), 0)
+
+
+def _weigh_candidates(
+    candidates: list[Candidate], predicted: dict[str, Array], y: Array, importance: Array
+) -> Array:
+    """The weights of a stack, or all for one candidate that is nearly as good, a smooth one rather than trees."""
+    unit = _unit(y)
+
+    def error(m: Array) -> float:
+        return float((importance * ((y - m) / unit) ** 2).mean())
+
+    each = [predicted[candidate.name] for candidate in candidates]
+    weights = _stack_weights(each, y, importance)
+    errors = [error(m) for m in each]
+    handicapped = [e * (1.0 if c.smooth else _SMOOTHER) for e, c in zip(errors, candidates, strict=True)]
+    best = int(np.argmin(handicapped))
+    stacked = error(np.sum([w * m for w, m in zip(weights, each, strict=True)], axis=0))
+    return weights if stacked <= _STACK_GAIN * errors[best] else np.eye(len(each))[best]
 
 
 def _stack_weights(predicted: list[Array], y: Array, importance: Array) -> Array:
