@@ -654,7 +654,7 @@ def _flat_without(fitted: CrossFit, y: Array, kept: Array, shift: bool) -> Cross
 def _weigh_candidates(
     candidates: list[Candidate], predicted: dict[str, Array], y: Array, importance: Array
 ) -> Array:
-    """The weights of a stack, or all for one candidate that is nearly as good, a smooth one rather than trees."""
+    """The weights of a stack, or all of it for one candidate that is nearly as good, a smooth one rather."""
     unit = _unit(y)
 
     def error(m: Array) -> float:
