@@ -315,6 +315,14 @@ SPOILT = {
     "a row of a leaf is negative": alter("kept", put(0, -1)),
     "a leaf has more rows": alter("in_leaves", put(-1, lambda v: v[-1] + 1)),
     "a leaf has no rows": alter("in_leaves", put(-1, 0)),
+    "trees are empty": lambda s, t: t.update(
+        {"forest0.in_leaves": t["forest0.in_leaves"] * 0, "forest0.kept": t["forest0.kept"][:0]}
+    ),
+    "a residual is huge": alter("shown", put(slice(0, 9), 1e308)),
+    "children are exchanged": lambda s, t: t.update(
+        {"forest0.left": t["forest0.right"], "forest0.right": t["forest0.left"]}
+    ),
+    "the stretch is 50": lambda s, t: s["members"][0].update(stretch=50.0),
     "an inner node has rows": alter("in_leaves", put(0, 3)),
     "a count is negative": alter("in_leaves", put(-1, -1)),
     "a residual is no number": alter("shown", put(0, torch.nan)),

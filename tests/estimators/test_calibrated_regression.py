@@ -400,6 +400,34 @@ class TestStopped:
         else:
             assert model.calibration_ is None
 
+    def test_ctrl_c_while_a_part_of_a_pool_is_weighed_ends_the_calibration(self, monkeypatch):
+        x, y = line(60, 0)
+        calls = []
+        tried = fitting._try_balls
+
+        def try_balls(*args):
+            calls.append(1)
+            if len(calls) == 3:
+                raise KeyboardInterrupt
+            return tried(*args)
+
+        monkeypatch.setattr(fitting, "_try_balls", try_balls)
+        with pytest.warns(UserWarning, match="calibrated") as caught:
+            model = LocalW2Regressor("balls", base=Ridge(), calibrate=True, random_state=0).fit(x, y)
+        assert len(caught) == 1
+        assert len(calls) == 3
+        assert model.calibration_.n_rows == 6
+
+    @pytest.mark.parametrize("n", [76, 82])
+    def test_parts_have_fewer_rows_than_a_candidate_is_listed_for(self, n):
+        """Boosting is chosen from 75 rows on; a part without a tenth of them uses it too."""
+        rng = np.random.default_rng(0)
+        x = rng.uniform(-1, 1, (n, 2))
+        y = 5.0 * (x[:, 0] > 0) + 0.1 * rng.normal(size=n)
+        model = LocalW2Regressor("balls", calibrate=True, random_state=0).fit(x, y)
+        assert "boosting" in model.base_name_
+        assert model.calibration_.n_rows == n
+
     def test_a_split_fit_is_calibrated_as_far_as_it_came(self, split, monkeypatch):
         x, y = line(120, 0)
         monkeypatch.setattr(network, "train", stopping(0, 3, interrupt))

@@ -84,6 +84,16 @@ def test_plans_of_balls():
     assert wide.probed_size == pytest.approx(41, abs=1)
 
 
+def test_rows_of_a_step_grow_as_the_root_of_all_rows():
+    n = 8000
+    hoods = Neighborhoods.nearest(np.linspace(0, 1, n)[:, None], 50)
+    plan = plan_rows(hoods, Nearest(50), None, 0)
+    assert plan.batch_balls == plan.epoch_balls == round(np.sqrt(balls.WHOLE_ROWS * n) / 50)
+    assert plan_rows(hoods, Nearest(50), 7, 0) == RowPlan(n, 0, 7, None, 0.0)
+    whole = Neighborhoods.nearest(np.linspace(0, 1, 2000)[:, None], 50)
+    assert plan_rows(whole, Nearest(50), None, 0) == RowPlan(2000, 0, None, None, 0.0)
+
+
 def test_no_row_is_centred_by_a_model_that_has_seen_it(many):
     """Rows outside of the sample have the mean of their own fold, as those of the sample have."""
     x, y, _ = rows(1000)
@@ -116,6 +126,9 @@ def test_the_default_of_many_rows_knows_their_law(many, monkeypatch):
     for one in model.law_.members:
         trees = one.balls.forest
         assert one.balls.counts[trees.roots].tolist() == [500] * trees.n_trees
+    # Some leaves of such trees are empty; a file may have them.
+    again = LocalW2Regressor.from_stored(model.to_stored())
+    np.testing.assert_array_equal(again.predict(test), center)
 
 
 def test_what_is_near_is_cells_of_many_rows(many):

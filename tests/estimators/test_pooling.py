@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from localw2.estimators.regression.pooling import LEAST, mean_score, pool_weights
+from localw2.estimators.regression.pooling import LEAST, NARROWINGS, find_narrowing, mean_score, pool_weights
 from localw2.metrics import crps, energy_score
 
 
@@ -114,3 +114,31 @@ def test_a_constant_is_known_exactly():
     exact, other = np.full((5, 20, 1), 3.0), np.full((5, 20, 1), 4.0)
     assert pool_weights([other, exact], y).tolist() == [0.0, 1.0]
     assert pool_weights([exact, exact], y).sum() == 1
+
+
+class TestNarrowing:
+    """A factor on the spread of the pool, for standard normal y."""
+
+    def find(self, spread, n=4000, d=1, shift=0.0):
+        rng = np.random.default_rng(3)
+        y, noise = shift + rng.normal(size=(n, d)), spread * rng.normal(size=(100, n, d))
+        return find_narrowing(lambda factor: shift + factor * noise, y)
+
+    @pytest.mark.parametrize("d", [1, 2])
+    @pytest.mark.parametrize("shift", [0.0, 50.0])
+    def test_the_right_factor_is_found(self, d, shift):
+        assert self.find(1.25, d=d, shift=shift) in (0.8, 0.85)  # .8 may cover a little less than 90 %
+
+    @pytest.mark.parametrize("spread", [0.7, 0.9, 1.0])
+    def test_what_is_narrow_enough_stays(self, spread):
+        assert self.find(spread) == 1.0
+
+    def test_few_rows_show_nothing(self):
+        """Of 40 rows 95 % would have to be inside: a pool that is 5 % too wide is rarely touched."""
+        rng = np.random.default_rng(0)
+        found = []
+        for _ in range(200):
+            y, draws = rng.normal(size=(40, 1)), 1.05 * rng.normal(size=(100, 40, 1))
+            found.append(find_narrowing(lambda factor, draws=draws: factor * draws, y))
+        assert np.mean(found) > 0.93
+        assert set(found) <= {1.0, *NARROWINGS}

@@ -40,6 +40,7 @@ from localw2.estimators.regression import fitting, network
 from localw2.estimators.regression.loss import MOST, Anchored, anchor_strength
 from localw2.estimators.regression.mean import CrossFit, cross_fit
 from localw2.estimators.regression.network import balanced_draws
+from localw2.estimators.regression.outcomes import Outcomes
 from localw2.estimators.regression.regressor import LocalW2Regressor
 from localw2.estimators.settings import hash_fit
 from localw2.estimators.tables import Columns
@@ -907,3 +908,36 @@ def test_what_is_no_table_is_told_as_by_scikit_learn():
         model.fit(pd.Series(x), x)
     with pytest.raises(ValueError, match="requires"):
         model.fit(pd.DataFrame({"a": x, "b": "u"}), None)
+
+
+@pytest.mark.parametrize("jobs", [0, "x", 1.5, True])
+def test_jobs_must_be_a_number(jobs):
+    with pytest.raises(ValueError, match="n_jobs"):
+        LocalW2Regressor("balls", n_jobs=jobs).fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 2.0])
+
+
+class TestHeldOutRowsStopANetwork:
+    def learn(self, held):
+        rng = np.random.default_rng(0)
+        x = rng.uniform(-1, 1, (100, 1))
+        y = x + 0.2 * rng.normal(size=(100, 1))
+        columns = Columns.of_numbers(1)
+        fitted = cross_fit(None, x, y, columns, 0)
+        law = Network(epochs=60)
+        outcomes, device = Outcomes.anything(1), torch.device("cpu")
+        return law.learn(x, y, fitted, outcomes, "auto", "auto", device, law.config(seed=0), held).fit
+
+    def test_rows_that_contradict_the_fit_stop_it_early(self):
+        x = np.linspace(-1, 1, 50)[:, None]
+        fit = self.learn((x, -5 * x))
+        assert fit.stopped.startswith("no better score")
+        assert fit.best_epoch < 30
+        assert len(fit.history) < 60
+
+    def test_rows_that_agree_do_not(self):
+        rng = np.random.default_rng(1)
+        x = rng.uniform(-1, 1, (400, 1))
+        fit = self.learn((x, x + 0.2 * rng.normal(size=(400, 1))))
+        assert fit.stopped == "all epochs done"
+        scores = [entry["score"] for entry in fit.history if entry.get("score") is not None]
+        assert fit.best_score == min(scores) < scores[0]

@@ -81,7 +81,7 @@ def find_device(name: Any) -> torch.device:
 def share_threads(n_numbers: int, n_jobs: Any) -> Iterator[None]:
     """Inside the block, small problems use one thread, because threads then mostly wait for each other.
 
-    Afterwards torch and OpenMP have as many as before. Jobs are shared out over folds, trees and members.
+    Afterwards torch and OpenMP have as many as before. With ``n_jobs`` trees share the cores instead.
     """
     if n_numbers > _WORTH_THREADS and n_jobs in (None, -1):
         yield
@@ -93,6 +93,16 @@ def share_threads(n_numbers: int, n_jobs: Any) -> Iterator[None]:
             yield
     finally:
         torch.set_num_threads(before)
+
+
+def check_jobs(n_jobs: Any) -> None:
+    """Raise unless this is a number of jobs, or None.
+
+    >>> check_jobs(-1)
+    """
+    number = isinstance(n_jobs, int | np.integer) and not isinstance(n_jobs, bool)
+    if n_jobs is not None and not (number and n_jobs != 0):
+        raise ValueError(f"n_jobs={n_jobs!r} must be None, a number of jobs, or -1 for one per core.")
 
 
 def draw_seed(random_state: Any, fingerprint: str | None = None) -> int:

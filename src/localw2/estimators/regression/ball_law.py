@@ -135,13 +135,14 @@ class FilledForest:
         The nodes below a node come right after it, those on its left first: so do their rows.
         """
         starts = np.cumsum(in_leaves, dtype=np.int64) - in_leaves
-        node = np.arange(len(in_leaves))
-        last = np.where(forest.feature < 0, node, forest.right)
-        while (last[last] != last).any():  # twice as far down on the right each time
-            last = last[last]
-        counts = starts[last] + in_leaves[last] - starts
-        sums = np.vstack([np.zeros(shown.shape[1]), np.cumsum(shown[kept], axis=0)])
-        means = (sums[starts + counts] - sums[starts]) / np.maximum(counts, 1)[:, None]
+        counts = in_leaves.astype(np.int64)
+        sums = np.zeros((len(counts), shown.shape[1]))
+        filled = counts > 0
+        sums[filled] = np.add.reduceat(shown[kept], starts[filled], axis=0)
+        for inner in reversed(forest.levels()):  # from below: a sum of few numbers keeps their digits
+            left, right = forest.left[inner], forest.right[inner]
+            counts[inner], sums[inner] = counts[left] + counts[right], sums[left] + sums[right]
+        means = sums / np.maximum(counts, 1)[:, None]
         return cls(forest, kept, starts, counts, means, shown, folds)
 
     def find(self, x: Array, min_rows: int) -> Array:
@@ -155,7 +156,7 @@ class Draws:
     """Draws on the mean's scale, in parts: ``plain`` (S, N, d) as rows show them, with the mean added.
 
     ``deviation`` (S, N, d) is how far a row is from the middle of its ball, and ``middle`` (1, N, d) the
-    middle of all draws at x.
+    mean of the folds' means and of the means of the balls at x.
     """
 
     plain: Array
@@ -168,6 +169,10 @@ class Draws:
         every = [(one.plain, one.deviation, one.middle) for one in parts]
         return cls(*(np.concatenate(same, axis=1) for same in zip(*every, strict=True)))
 
+    def take(self, rows: Array) -> Draws:
+        """The draws at some of the rows."""
+        return Draws(self.plain[:, rows], self.deviation[:, rows], self.middle[:, rows])
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -176,7 +181,8 @@ class BallMember(Member):
 
     :math:`r_j` is what the row shows, :math:`\bar r` the mean of its ball. The ``stretch`` c makes up for
     what a ball of few rows shows too little of the spread. The balls of many trees, or several laws, can
-    together show too much of it: ``narrowing`` is a factor on the distance of a draw from the middle of all.
+    together show too much of it: ``narrowing`` is a factor on the distance of a draw from the middle of all
+    (on the mean's scale, as all of this).
     """
 
     balls: FilledForest
@@ -214,16 +220,9 @@ class BallMember(Member):
         found = draws.plain
         if self.stretch != 1:
             found = found + (self.stretch - 1) * draws.deviation
-        found = self.to_outputs(found)
-        if self.narrowing == 1:
-            return found
-        middle = self.to_outputs(draws.middle)
-        narrowed: Array = middle + self.narrowing * (found - middle)
-        return narrowed
-
-    def to_outputs(self, values: Array) -> Array:
-        """From the mean's scale to that of y."""
-        return values if self.mean is None else self.mean.scale.backward(values)
+        if self.narrowing != 1:
+            found = draws.middle + self.narrowing * (found - draws.middle)
+        return found if self.mean is None else self.mean.scale.backward(found)
 
     def common_draws(self, x: Array) -> Iterator[tuple[slice, Array]]:
         """Draws (S, rows, d) that visit every tree equally often, and the rows of its ball evenly."""

@@ -20,10 +20,10 @@ from sklearn.utils.parallel import Parallel, delayed
 from localw2._validation import Array
 from localw2.estimators.regression.ball_law import BallLaw, Draws, learn_balls
 from localw2.estimators.regression.law import ConditionalLaw
-from localw2.estimators.regression.mean import FEW_ROWS, cross_fit
+from localw2.estimators.regression.mean import FEW_ROWS, count_folds, cross_fit
 from localw2.estimators.regression.network import Network
 from localw2.estimators.regression.outcomes import Rounding
-from localw2.estimators.regression.pooling import mean_score, pool_weights
+from localw2.estimators.regression.pooling import find_narrowing, mean_score, pool_weights
 from localw2.estimators.settings import draw_seed, name_part
 from localw2.judging.conformal import Calibration
 from localw2.metrics import crps
@@ -48,8 +48,7 @@ N_PARTS = (10, 5)  # below MANY rows, and from there on
 FEWEST_ROWS = 10
 TRIED_ROWS, TRIED_DRAWS = 3000, 100  # held-out rows that members are weighted by, and their draws there,
 TRIED_TREES = 25  # of forests that are only grown for this
-STRETCHES = (1.0, 1.05, 1.1, 1.15, 1.2, 1.3)  # factors on the spread of residuals in leaves
-NARROWINGS, SHARE_INSIDE = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7), 0.9  # factors on the spread of a pool
+STRETCHES = (1.0, 1.05, 1.1, 1.15, 1.2, 1.3)  # factors on the spread of residuals in balls
 FEW_COLUMNS, CLEARLY = 2, 5.0  # in which a network is tried; standard errors by which a pool must be better
 _PURPOSE = 6  # keeps these random numbers apart from others of the same seed
 
@@ -129,8 +128,10 @@ def _shuffle(n: int, seed: int) -> Array:
     return np.random.default_rng([seed, _PURPOSE]).permutation(n)
 
 
-def _learn_plain(recipe: Recipe, x: Array, y: Array) -> tuple[ConditionalLaw, TrainedNetwork | None]:
-    """The law of rows that are all fitted, not calibrated."""
+def _learn_plain(
+    recipe: Recipe, x: Array, y: Array, in_part: bool = False
+) -> tuple[ConditionalLaw, TrainedNetwork | None]:
+    """The law of rows that are all fitted, not calibrated; ``in_part`` if it is one of many, to calibrate."""
     networks = [law for law in (*recipe.laws, recipe.on_trial) if isinstance(law, Network)]
     for network in networks:
         _configure(recipe, network)  # first: it checks the settings of training
@@ -154,6 +155,8 @@ def _learn_plain(recipe: Recipe, x: Array, y: Array) -> tuple[ConditionalLaw, Tr
         try:
             trials, weights = _try_laws(recipe, fitted, x, y, stages)
         except KeyboardInterrupt:
+            if in_part:
+                raise
             warnings.warn(
                 "interrupted before the laws were weighted: this fit is a ball law around its mean.",
                 stacklevel=5,
@@ -194,10 +197,14 @@ def _finish(
     """Learn the laws that have weight on all rows."""
     kept = [(trial, weight) for trial, weight in zip(trials, weights, strict=True) if weight > 0]
     narrowing = _narrow(kept, recipe.outcomes)
-    stages.start("growing balls", 1)
-    balls = [trial.law for trial, _ in kept if isinstance(trial.law, BallLaw)]
-    grown = dict(zip(balls, _grow(recipe, balls, fitted, x, y), strict=True))
-    stages.advance()
+    grown: dict[BallLaw, BallMember] = {}
+    if any(isinstance(trial.law, BallLaw) for trial, _ in kept):
+        stages.start("growing balls", 1)
+        # The laws that share a forest with a kept one as well: its balls are then those of the trial.
+        shared = {trial.law.on for trial, _ in kept if isinstance(trial.law, BallLaw)}
+        laws = [law for law in recipe.laws if isinstance(law, BallLaw) and law.on in shared]
+        grown = dict(zip(laws, _grow(recipe, laws, fitted, x, y), strict=True))
+        stages.advance()
     members: list[Member] = []
     trained = None
     for trial, _ in kept:
@@ -213,16 +220,18 @@ def _finish(
 def hold_folds(n: int) -> tuple[tuple[int, ...], ...]:
     """The sets of folds that show how members should be weighted, one set at a time.
 
-    Of 3 rows none can be spared. Of few rows, whose folds are small, two are held out at once.
+    Of 3 rows none can be spared, of less than 20 every one is needed. Of few rows, whose folds are small, two
+    folds are held out at once. The last folds are taken: the first ones tell what the mean is made of.
 
-    >>> hold_folds(3), hold_folds(100), hold_folds(300), hold_folds(1000)
-    ((), ((0, 1),), ((0,), (1,)), ((0,),))
+    >>> hold_folds(3), hold_folds(8), hold_folds(100), hold_folds(300), hold_folds(1000)
+    ((), ((4,), (5,), (6,), (7,)), ((8, 9),), ((3,), (4,)), ((4,),))
     """
-    if n < 4:
-        return ()
-    if 20 <= n < FEW_ROWS:
-        return ((0, 1),)
-    return ((0,), (1,)) if FEW_ROWS <= n < MANY else ((0,),)
+    last = count_folds(n) - 1
+    if n < 20:
+        return tuple((last - i,) for i in (3, 2, 1, 0)) if n >= 4 else ()
+    if n < FEW_ROWS:
+        return ((last - 1, last),)
+    return ((last - 1,), (last,)) if n < MANY else ((last,),)
 
 
 @final
@@ -230,28 +239,35 @@ def hold_folds(n: int) -> tuple[tuple[int, ...], ...]:
 class _Trial:
     """What a law, learned without some folds, says of rows in them: ``draws`` (S, N, d) for outputs y (N, d).
 
-    ``sets`` (N,) number the held sets that the rows are in. A ball law has the ``middle`` (1, N, d) of its
-    draws, the ``stretch`` that suits them best, and the ``rounding``.
+    ``sets`` (N,) number the held sets that the rows are in. Of a ball law, ``member`` has the stretch and the
+    rounding that suit these rows best, and ``parts`` are what its draws are made of.
     """
 
     law: Network | BallLaw
     draws: Array
     y: Array
     sets: Array
-    middle: Array | None = None
-    stretch: float = 1.0
-    rounding: Rounding | None = None
+    member: BallMember | None = None
+    parts: Draws | None = None
 
     def first_set(self) -> _Trial:
         """The same for the rows of the first held set only."""
         rows = self.sets == 0
-        middle = None if self.middle is None else self.middle[:, rows]
-        return replace(self, draws=self.draws[:, rows], y=self.y[rows], sets=self.sets[rows], middle=middle)
+        parts = None if self.parts is None else self.parts.take(rows)
+        return replace(self, draws=self.draws[:, rows], y=self.y[rows], sets=self.sets[rows], parts=parts)
+
+    def narrow(self, factor: float) -> Array:
+        """The draws with a factor on their spread; those of a network stay as they are."""
+        if self.member is None or self.parts is None:
+            return self.draws
+        return replace(self.member, narrowing=factor).combine(self.parts)
 
     def finish(self, member: BallMember, narrowing: float) -> BallMember:
-        """A member learned on all rows, with the stretch and rounding that were found."""
-        rounding = member.rounding if self.rounding is None else self.rounding
-        return replace(member, stretch=self.stretch, rounding=rounding, narrowing=narrowing)
+        """A member learned on all rows, with what was found in the trial."""
+        assert self.member is not None
+        return replace(
+            member, stretch=self.member.stretch, rounding=self.member.rounding, narrowing=narrowing
+        )
 
 
 def _try_balls(recipe: Recipe, fitted: CrossFit, x: Array, y: Array, stages: Stages) -> list[_Trial]:
@@ -272,27 +288,28 @@ def _try_balls(recipe: Recipe, fitted: CrossFit, x: Array, y: Array, stages: Sta
     target, where = np.concatenate(outputs), np.concatenate(sets)
     trials = []
     for law, member, found in zip(laws, members, zip(*parts, strict=True), strict=True):
-        draws = Draws.join(found)
-        middle = member.to_outputs(draws.middle)
-        if law.on == "outcomes":
-            trials.append(_Trial(law, draws.plain, target, where, middle))
-            continue
-        tried = []
-        for stretch in STRETCHES:
-            stretched = replace(member, stretch=stretch).put_together(draws)
-            rounding = Rounding.match(recipe.outcomes, stretched.reshape(-1, stretched.shape[2]), target)
-            moved = rounding.apply(stretched)
-            tried.append((mean_score(moved, target), stretch, moved, rounding))
-        _, stretch, moved, rounding = min(tried, key=lambda one: one[0])
-        trials.append(_Trial(law, moved, target, where, middle, stretch, rounding))
+        parts_of_draws = Draws.join(found)
+        tried = [member] if law.on == "outcomes" else [replace(member, stretch=s) for s in STRETCHES]
+        if law.on == "residuals":
+            tried = [_match(one, parts_of_draws, recipe.outcomes, target) for one in tried]
+        drawn = [one.combine(parts_of_draws) for one in tried]
+        best = int(np.argmin([mean_score(draws, target) for draws in drawn]))
+        trials.append(_Trial(law, drawn[best], target, where, tried[best], parts_of_draws))
     stages.advance()
     return trials
+
+
+def _match(member: BallMember, parts: Draws, outcomes: Outcomes, y: Array) -> BallMember:
+    """The member with draws that fall on each value as often as y (N, d) does."""
+    draws = member.put_together(parts)
+    return replace(member, rounding=Rounding.match(outcomes, draws.reshape(-1, y.shape[1]), y))
 
 
 def _try_network(recipe: Recipe, fitted: CrossFit, law: Network, x: Array, y: Array) -> _Trial:
     """What a network says of rows in the first held folds, trained for half as long without them.
 
-    If it was best early, training on all rows will be shorter too.
+    If it was best early, training on all rows takes half as long too: scores hardly see a spread that is a
+    little off, and are noisy, so it gets no shorter than that.
     """
     some, part = fitted.without[0]
     rng = np.random.default_rng([recipe.seed, _PURPOSE, 1])
@@ -304,9 +321,8 @@ def _try_network(recipe: Recipe, fitted: CrossFit, law: Network, x: Array, y: Ar
     if fit.stopped.startswith("interrupted"):
         raise KeyboardInterrupt
     draws = trained.member.sample(x[held], TRIED_DRAWS, rng)
-    if fit.best_epoch is not None and fit.stopped.startswith("no better score"):
-        # Scores hardly see a spread that is a little off, and are noisy: half of the time is left at least.
-        law = replace(law, epochs=max(half.epochs, round(law.epochs * fit.best_epoch / half.epochs)))
+    if fit.stopped.startswith("no better score"):
+        law = half
     return _Trial(law, draws, y[held], np.zeros(len(held), np.int64))
 
 
@@ -319,7 +335,7 @@ def _split_rows(fitted: CrossFit, folds: tuple[int, ...], rng: np.random.Generat
 
 def _weigh(trials: list[_Trial]) -> Array:
     if any(isinstance(trial.law, Network) for trial in trials):
-        # A network takes longer than all else: one fold must do, and it must do for all members then.
+        # A network takes longer than all else: one held set must do, for all members then.
         trials = [trial.first_set() for trial in trials]
     return pool_weights([trial.draws for trial in trials], trials[0].y)
 
@@ -329,8 +345,8 @@ def _weigh_smooth(trials: list[_Trial]) -> Array:
 
     Of several outputs a network can miss how their dependence changes with x, so the pool decides there.
     """
-    trials = [trial.first_set() for trial in trials]
     weights = _weigh(trials)
+    trials = [trial.first_set() for trial in trials]
     if trials[0].y.shape[1] > 1:
         return weights
     n_draws = np.round(weights * TRIED_DRAWS).astype(int)
@@ -342,30 +358,19 @@ def _weigh_smooth(trials: list[_Trial]) -> Array:
 
 
 def _narrow(kept: list[tuple[_Trial, float]], outcomes: Outcomes) -> float:
-    """The factor on the spread of the pool with the best score, if its intervals are clearly too wide.
-
-    Calibrated laws are too wide together, but held-out rows tell a factor on the spread only roughly: at
-    least one standard error more than 90 % of them stay inside of the narrowed 90 % intervals.
-    """
+    """The factor on the spread of the pool; 1 where draws have to stay on some values, or a network draws."""
     trials = [trial for trial, _ in kept]
     y = trials[0].y
     piled = (y <= outcomes.lower).any() or (y >= outcomes.upper).any()
-    if piled or any(v is not None for v in outcomes.values) or any(t.middle is None for t in trials):
+    if piled or any(v is not None for v in outcomes.values) or any(trial.member is None for trial in trials):
         return 1.0
     counts = [max(1, round(weight * TRIED_DRAWS)) for _, weight in kept]
-    pooled = np.concatenate([trial.draws[:n] for trial, n in zip(trials, counts, strict=True)])
-    middles = [t.middle for t in trials if t.middle is not None]
-    middle = np.concatenate([np.repeat(one, n, axis=0) for one, n in zip(middles, counts, strict=True)])
-    enough = SHARE_INSIDE + np.sqrt(SHARE_INSIDE * (1 - SHARE_INSIDE) / len(y))
-    best = mean_score(pooled, y), 1.0
-    for narrowing in NARROWINGS:
-        draws = middle + narrowing * (pooled - middle)
-        ends = [(1 - SHARE_INSIDE) / 2, (1 + SHARE_INSIDE) / 2]
-        lower, upper = np.quantile(draws, ends, axis=0, method="weibull")
-        if ((lower <= y) & (y <= upper)).mean() < enough:
-            break
-        best = min(best, (mean_score(draws, y), narrowing))
-    return best[1]
+
+    def draw(factor: float) -> Array:
+        parts = [trial.narrow(factor)[:n] for trial, n in zip(trials, counts, strict=True)]
+        return np.concatenate(parts)
+
+    return find_narrowing(draw, y)
 
 
 def _worth_training(fitted: CrossFit) -> bool:
@@ -403,8 +408,7 @@ def _configure(recipe: Recipe, law: Network) -> FitConfig:
 
 
 def _assemble(recipe: Recipe, fitted: CrossFit, members: list[Member], weights: Array) -> ConditionalLaw:
-    fitted_mean = fitted.mean
-    return ConditionalLaw(recipe.columns, fitted_mean, tuple(members), weights, recipe.outcomes)
+    return ConditionalLaw(recipe.columns, fitted.mean, tuple(members), weights, recipe.outcomes)
 
 
 def _calibrate_by_refits(
@@ -453,7 +457,7 @@ def _score_part(recipe: Recipe, x: Array, y: Array, number: int, rows: Array) ->
     with warnings.catch_warnings():
         # It would say that the model is half trained; a part that is given up has a warning of its own.
         warnings.filterwarnings("ignore", message="interrupted after epoch")
-        law, trained = _learn_plain(own, x[others], y[others])
+        law, trained = _learn_plain(own, x[others], y[others], in_part=True)
     if trained is not None and trained.fit.stopped.startswith("interrupted"):
         raise KeyboardInterrupt
     return law.scores(x[rows], y[rows])

@@ -166,6 +166,16 @@ class Forest:
             self.missing_left[nodes],
         )
 
+    def levels(self) -> list[Array]:
+        """The inner nodes of all trees, level by level from the roots."""
+        found = []
+        nodes = self.roots
+        while len(nodes):
+            inner = nodes[self.feature[nodes] >= 0]
+            found.append(inner)
+            nodes = np.concatenate([self.left[inner], self.right[inner]])
+        return found
+
     def apply(self, x: Array, may_enter: Array | None = None) -> Array:
         """The leaf (a node) of every row x (N, p) in every tree, (N, T).
 

@@ -54,17 +54,11 @@ _MOST_COLUMNS = {2: 20, 3: 4}  # degree -> columns of x up to which the polynomi
 _HANDICAP = 1 / 0.9  # on the kernel's error, where a candidate is chosen
 _LITTLE_NOISE, _SOME_SIGNAL = 0.15, 0.5  # shares of the variance of y that are left to explain
 _KERNEL_COLUMNS, _KERNEL_TRIAL = 30, 160  # columns up to which length scales take seconds; rows of its trial
-_STACK_GAIN, _SMOOTHER = (
-    0.98,
-    1.01,
-)  # a stack, or trees, must predict so much better than one smooth regressor
+_STACK_GAIN, _SMOOTHER = 0.98, 1.01  # how much better a stack, or trees, must be than one smooth regressor
 _LEAST, _MOST_PARTS = 0.1, 3  # weight of a part of a stack, and how many there are
 _RELEVANCE_ROWS, _RELEVANCE_MODELS = 500, 3  # enough to tell which columns move a mean
 _SIMILAR = 25  # rows on either side in the order of the mean, whose residuals stand for a row's own
-_SEARCHED_ROWS, _CELL_ROWS = (
-    1000,
-    200,
-)  # rows up to which nearest ones are searched, and rows of a cell beyond
+_SEARCHED_ROWS, _CELL_ROWS = 1000, 200  # up to which nearest rows are searched, and rows of a cell beyond
 _PURPOSE = 7  # keeps these random numbers apart from others of the same seed
 
 
@@ -183,7 +177,7 @@ class CrossFit:
 
     ``out_of_fold`` (N, d), on the mean's scale, has for every row the mean of regressors that have not seen
     it, those of fold ``folds`` (N,); ``n_rows`` rows were fitted. ``without`` has the same for the rows
-    outside of some folds, made without looking at those folds.
+    outside of some folds, by models that have not seen those folds; a stack's weights are those of all rows.
     """
 
     mean: FoldedMean
@@ -232,7 +226,6 @@ def cross_fit(
         without = [(some, _flat_without(fitted, y, ~np.isin(folds, some), shift)) for some in held]
         return replace(fitted, without=tuple(without))
     stages = Stages(enabled=False) if stages is None else stages
-    stages.start("choosing the mean", 3)
     views = Views(x, columns)
     sampled = np.arange(n)
     if isinstance(base, str) and n > BASE_ROWS:
@@ -252,6 +245,7 @@ def cross_fit(
         kinds = [replace(listed[p.name.removeprefix(_WEIGHTED)], name=p.name) for p in chosen.parts]
         scale = chosen.scale
     else:
+        stages.start("choosing the mean", 2)
         kinds, scale, known = fitter.screen()
     fitted = fitter.complete(kinds, scale, held, known)
     if len(sampled) < n:
@@ -275,24 +269,26 @@ class Candidate:
 
 
 def _list_candidates(
-    views: Views, y: Array, seed: int, only: Iterable[str] | None = None, n: int | None = None
+    views: Views, y: Array, seed: int, only: Sequence[str] | None = None, n: int | None = None
 ) -> dict[str, Candidate]:
     """What ``base="auto"`` chooses from for these rows, some of n; the kernel is tuned when it is tried."""
     n, d = len(y) if n is None else n, y.shape[1]
-    if n < 8:
+    if n < 8 and not (only is not None and "mean" not in only):
         return {"mean": Candidate("mean", DummyRegressor(), native=False)}
     p = views.columns.expanded_width
+    chosen = only is not None  # before, on more rows
     found = {"ridge": Candidate("ridge", make_pipeline(StandardScaler(), RidgeCV(_ALPHAS)), native=False)}
     for degree, most in _MOST_COLUMNS.items():
-        if p <= most and n >= 12 * degree:
+        if p <= most and (n >= 12 * degree or chosen):
             name = f"ridge of degree {degree}"
             found[name] = Candidate(name, _make_polynomial(degree), native=False)
-    if n >= 75:
-        boosting = _BOOSTING | _LONG_BOOSTING if n >= _MANY_ROWS else _BOOSTING
+    if n >= 75 or chosen:
+        many = n >= _MANY_ROWS or (only is not None and "long boosting" in only)
+        boosting = _BOOSTING | _LONG_BOOSTING if many else _BOOSTING
         for name, settings in boosting.items():
             trees = _make_trees(d, seed, len(views.columns.categorical), **settings)
             found[name] = Candidate(name, trees, native=True)
-    if p <= _KERNEL_COLUMNS and n >= 25 and (only is None or "kernel" in only):
+    if p <= _KERNEL_COLUMNS and (n >= 25 or chosen):
         found["kernel"] = Candidate("kernel", None, native=False)
     return found if only is None else {name: found[name] for name in only if name in found}
 
@@ -429,20 +425,20 @@ class _Fitter:
     ) -> CrossFit:
         """Cross-fit these candidates on all rows and stack them; and again without each held set of folds."""
         kinds = [
-            replace(kind, regressor=tune_kernel(self.views.expanded, self.y, self.seed))
+            replace(kind, regressor=tune_kernel(self.views.expanded, scale.forward(self.y), self.seed))
             if kind.regressor is None
             else kind
             for kind in kinds
         ]
         models = dict(known)
         everyone = range(self.n_folds)
-        self._fit_all(kinds, [(f,) for f in everyone], scale, models)
+        self._fit_all(kinds, [(f,) for f in everyone], scale, models, "fitting the mean")
         whole = self._stack(kinds, scale, everyone, lambda name, g: models[name, (g,)])
         found = {part.name: part.weight for part in whole.mean.parts}
         kinds = [kind for kind in kinds if kind.name in found]
         weights = [found[kind.name] for kind in kinds]
         left_out = {tuple(sorted((*some, g))) for some in held for g in everyone if g not in some}
-        self._fit_all(kinds, sorted(left_out), scale, models)
+        self._fit_all(kinds, sorted(left_out), scale, models, "fitting it without held-out rows")
         without = []
         for some in held:
             rows = np.flatnonzero(~np.isin(self.folds, some))
@@ -453,12 +449,18 @@ class _Fitter:
         return replace(whole, without=tuple(without))
 
     def _fit_all(
-        self, kinds: list[Candidate], left_out: Sequence[tuple[int, ...]], scale: Scale, models: Models
+        self,
+        kinds: list[Candidate],
+        left_out: Sequence[tuple[int, ...]],
+        scale: Scale,
+        models: Models,
+        title: str,
     ) -> None:
         """Fit every kind without each of these sets of folds, unless ``models`` has it already."""
         y = scale.forward(self.y)
         jobs = [(kind, folds) for kind in kinds for folds in left_out if (kind.name, folds) not in models]
-        self.stages.start("fitting the mean", len(jobs))
+        if jobs:
+            self.stages.start(title, len(jobs))
         # One after the other: scikit-learn's boosting keeps Python's lock, so that threads only wait for it.
         for kind, folds in jobs:
             models[kind.name, folds] = self._fit(kind, y, ~np.isin(self.folds, folds))

@@ -7,11 +7,15 @@ place of absolute values it is the energy score of several outputs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from scipy.optimize import minimize
 
 from localw2._validation import Array
 
+NARROWINGS = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7)  # factors on the spread of a pool
+_INSIDE = 0.9  # of the rows are to be inside of intervals
 LEAST = 0.05  # the smallest weight that a member is kept for
 _PAIRED = 32  # draws of each member that are compared pair by pair, where there are several outputs
 
@@ -34,6 +38,30 @@ def pool_weights(draws: list[Array], y: Array) -> Array:
     found = np.zeros(len(draws))
     found[kept] = _solve(to_y[kept], between[np.ix_(kept, kept)])
     return found
+
+
+def find_narrowing(draw: Callable[[float], Array], y: Array) -> float:
+    """The factor on the spread of a pool with the best score, if its intervals are clearly too wide, else 1.
+
+    ``draw(factor)`` gives the draws (S, N, d) of the pool for y (N, d). Calibrated laws are too wide
+    together, but held-out rows tell a factor on the spread only roughly: at least one standard error more
+    than 90 % of them stay inside of the narrowed 90 % intervals.
+
+    >>> rng = np.random.default_rng(0)
+    >>> y, wide = rng.normal(size=(900, 1)), rng.normal(0, 1.5, size=(100, 900, 1))
+    >>> find_narrowing(lambda factor: factor * wide, y)
+    0.7
+    """
+    ends = (1 - _INSIDE) / 2, (1 + _INSIDE) / 2
+    enough = _INSIDE + np.sqrt(_INSIDE * (1 - _INSIDE) / len(y))
+    best = mean_score(draw(1.0), y), 1.0
+    for factor in NARROWINGS:
+        draws = draw(factor)
+        lower, upper = np.quantile(draws, ends, axis=0, method="weibull")
+        if ((lower <= y) & (y <= upper)).mean() < enough:
+            break
+        best = min(best, (mean_score(draws, y), factor))
+    return best[1]
 
 
 def distance_to(draws: Array, y: Array) -> float:

@@ -286,6 +286,7 @@ class LocalW2Regressor(Judged, stored_values.Storable, RegressorMixin, BaseEstim
         settings.check_files(self.checkpoint, self.history, self.random_state)
         settings.check_norm_setting(self.norm)
         settings.check_delta(self.delta)
+        settings.check_jobs(self.n_jobs)
         self._check_base(y.shape[1])
         laws, on_trial = choose_laws(self.law)
         plain = all(law.standardize for law in laws if isinstance(law, Network))

@@ -17,6 +17,7 @@ from localw2.estimators.regression.mean import FittedModel, FoldedMean, Part
 from localw2.estimators.regression.network import Network, NetworkMember, Units
 from localw2.estimators.regression.outcomes import Outcomes, Rounding
 from localw2.estimators.regression.scale import Scale
+from localw2.estimators.settings import LARGEST
 from localw2.estimators.stored_values import (
     restore_network,
     restore_object,
@@ -242,7 +243,7 @@ def _restore_balls(
     plain: dict[str, Any], balls: FilledForest, mean: FoldedMean, outcomes: Outcomes
 ) -> BallMember:
     factors = plain["stretch"], plain["narrowing"]
-    if not all(type(factor) in (int, float) and 0 < factor < 100 for factor in factors):
+    if not all(type(factor) in (int, float) and 0.1 < factor < 10 for factor in factors):
         raise ValueError(f"the factors {factors!r} on the spread of balls are damaged.")
     return BallMember(
         balls,
@@ -267,18 +268,22 @@ def _restore_forest(prefix: str, centred: bool, tensors: Tensors, mean: FoldedMe
     _check_forest(forest, width)
     leaf = forest.feature < 0
     sound = [
-        len(in_leaves) == len(leaf) and (in_leaves >= 0).all() and (in_leaves[leaf] > 0).all(),
+        len(in_leaves) == len(leaf) and (in_leaves >= 0).all(),
         len(in_leaves) == len(leaf) and not in_leaves[~leaf].any() and int(in_leaves.sum()) == len(kept) > 0,
         len(folds) == len(shown) > 0 and folds.min() >= 0 and folds.max() < n_folds,
         len(kept) > 0 and kept.min() >= 0 and kept.max() < len(shown),
+        len(shown) > 0 and np.abs(shown).max() <= LARGEST,
     ]
     if not all(sound):
         raise ValueError("the leaves of its balls are damaged.")
-    return FilledForest.of(forest, kept, in_leaves, shown, folds)
+    filled = FilledForest.of(forest, kept, in_leaves, shown, folds)
+    if not (filled.counts[forest.roots] > 0).all():
+        raise ValueError("the rows of its balls are damaged.")
+    return filled
 
 
 def _check_forest(forest: Forest, width: int) -> None:
-    """Raise unless every row ends in a leaf: children come after their parent, inside of the same tree."""
+    """Raise unless every row ends in a leaf and the nodes below a node follow it, those on its left first."""
     n = len(forest.feature)
     sizes = {len(getattr(forest, name)) for name in _FOREST if name != "roots"}
     roots = forest.roots
@@ -287,11 +292,17 @@ def _check_forest(forest: Forest, width: int) -> None:
     node = np.arange(n)
     ends = np.repeat(np.append(roots[1:], n), np.diff(np.append(roots, n)))
     inner = forest.feature >= 0
-    sound = ((forest.feature >= -1) & (forest.feature < width)).all() and np.isfinite(
-        forest.threshold[inner]
-    ).all()
-    for child in (forest.left[inner], forest.right[inner]):
-        sound = sound and ((child > node[inner]) & (child < ends[inner])).all()
+    left, right = forest.left[inner], forest.right[inner]
+    sound = ((forest.feature >= -1) & (forest.feature < width)).all()
+    sound = sound and np.isfinite(forest.threshold[inner]).all()
+    sound = sound and (left == node[inner] + 1).all() and ((right > left) & (right < ends[inner])).all()
+    if sound:
+        last = np.where(
+            inner, forest.right, node
+        )  # of the nodes below each, when all steps to the right are made
+        while (last[last] != last).any():
+            last = last[last]
+        sound = (right == last[left] + 1).all() and (last[roots] + 1 == ends[roots]).all()
     if not sound:
         raise ValueError("the trees of its balls are damaged.")
 
