@@ -22,7 +22,7 @@ from localw2.estimators.regression.ball_law import BallLaw, Draws, learn_balls
 from localw2.estimators.regression.law import ConditionalLaw
 from localw2.estimators.regression.mean import FEW_ROWS, count_folds, cross_fit
 from localw2.estimators.regression.network import Network
-from localw2.estimators.regression.outcomes import Rounding
+from localw2.estimators.regression.outcomes import MATCHED_DRAWS, MATCHED_ROWS, Rounding
 from localw2.estimators.regression.pooling import find_narrowing, mean_score, pool_weights
 from localw2.estimators.settings import draw_seed, name_part
 from localw2.judging.conformal import Calibration
@@ -213,7 +213,7 @@ def _finish(
             trained = _train(recipe, trial.law, fitted, x, y)
             members.append(trained.member)
         else:
-            members.append(trial.finish(grown[trial.law], narrowing))
+            members.append(trial.finish(grown[trial.law], narrowing, x, y, recipe.seed))
     return _assemble(recipe, fitted, members, np.array([weight for _, weight in kept])), trained
 
 
@@ -239,8 +239,8 @@ def hold_folds(n: int) -> tuple[tuple[int, ...], ...]:
 class _Trial:
     """What a law, learned without some folds, says of rows in them: ``draws`` (S, N, d) for outputs y (N, d).
 
-    ``sets`` (N,) number the held sets that the rows are in. Of a ball law, ``member`` has the stretch and the
-    rounding that suit these rows best, and ``parts`` are what its draws are made of.
+    ``sets`` (N,) number the held sets that the rows are in. Of a ball law, ``member`` has the stretch
+    that suits these rows best, and ``parts`` are what its draws are made of.
     """
 
     law: Network | BallLaw
@@ -262,12 +262,10 @@ class _Trial:
             return self.draws
         return replace(self.member, narrowing=factor).combine(self.parts)
 
-    def finish(self, member: BallMember, narrowing: float) -> BallMember:
+    def finish(self, member: BallMember, narrowing: float, x: Array, y: Array, seed: int) -> BallMember:
         """A member learned on all rows, with what was found in the trial."""
         assert self.member is not None
-        return replace(
-            member, stretch=self.member.stretch, rounding=self.member.rounding, narrowing=narrowing
-        )
+        return _match(replace(member, stretch=self.member.stretch, narrowing=narrowing), x, y, seed)
 
 
 def _try_balls(recipe: Recipe, fitted: CrossFit, x: Array, y: Array, stages: Stages) -> list[_Trial]:
@@ -290,8 +288,7 @@ def _try_balls(recipe: Recipe, fitted: CrossFit, x: Array, y: Array, stages: Sta
     for law, member, found in zip(laws, members, zip(*parts, strict=True), strict=True):
         parts_of_draws = Draws.join(found)
         tried = [member] if law.on == "outcomes" else [replace(member, stretch=s) for s in STRETCHES]
-        if law.on == "residuals":
-            tried = [_match(one, parts_of_draws, recipe.outcomes, target) for one in tried]
+        tried = [_match(one, x[kept], y[kept], recipe.seed) for one in tried]
         drawn = [one.combine(parts_of_draws) for one in tried]
         best = int(np.argmin([mean_score(draws, target) for draws in drawn]))
         trials.append(_Trial(law, drawn[best], target, where, tried[best], parts_of_draws))
@@ -299,9 +296,14 @@ def _try_balls(recipe: Recipe, fitted: CrossFit, x: Array, y: Array, stages: Sta
     return trials
 
 
-def _match(member: BallMember, parts: Draws, outcomes: Outcomes, y: Array) -> BallMember:
-    """The member with draws that fall on each value as often as y (N, d) does."""
-    draws = member.put_together(parts)
+def _match(member: BallMember, x: Array, y: Array, seed: int) -> BallMember:
+    """The member with draws that fall on each value as often as the outputs y (N, d) of its rows x do."""
+    outcomes = member.rounding.outcomes
+    if outcomes.free or member.mean is None:
+        return member
+    rng = np.random.default_rng([seed, _PURPOSE, 2])
+    rows = rng.permutation(len(x))[:MATCHED_ROWS]
+    draws = member.put_together(member.draw_parts(x[rows], MATCHED_DRAWS, rng))
     return replace(member, rounding=Rounding.match(outcomes, draws.reshape(-1, y.shape[1]), y))
 
 
