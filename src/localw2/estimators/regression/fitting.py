@@ -265,7 +265,8 @@ class _Trial:
     def finish(self, member: BallMember, narrowing: float, x: Array, y: Array, seed: int) -> BallMember:
         """A member learned on all rows, with what was found in the trial."""
         assert self.member is not None
-        return _match(replace(member, stretch=self.member.stretch, narrowing=narrowing), x, y, seed)
+        (matched,) = _match([replace(member, stretch=self.member.stretch, narrowing=narrowing)], x, y, seed)
+        return matched
 
 
 def _try_balls(recipe: Recipe, fitted: CrossFit, x: Array, y: Array, stages: Stages) -> list[_Trial]:
@@ -288,7 +289,7 @@ def _try_balls(recipe: Recipe, fitted: CrossFit, x: Array, y: Array, stages: Sta
     for law, member, found in zip(laws, members, zip(*parts, strict=True), strict=True):
         parts_of_draws = Draws.join(found)
         tried = [member] if law.on == "outcomes" else [replace(member, stretch=s) for s in STRETCHES]
-        tried = [_match(one, x[kept], y[kept], recipe.seed) for one in tried]
+        tried = _match(tried, x[kept], y[kept], recipe.seed)
         drawn = [one.combine(parts_of_draws) for one in tried]
         best = int(np.argmin([mean_score(draws, target) for draws in drawn]))
         trials.append(_Trial(law, drawn[best], target, where, tried[best], parts_of_draws))
@@ -296,15 +297,20 @@ def _try_balls(recipe: Recipe, fitted: CrossFit, x: Array, y: Array, stages: Sta
     return trials
 
 
-def _match(member: BallMember, x: Array, y: Array, seed: int) -> BallMember:
-    """The member with draws that fall on each value as often as the outputs y (N, d) of its rows x do."""
-    outcomes = member.rounding.outcomes
-    if outcomes.free or member.mean is None:
-        return member
+def _match(members: list[BallMember], x: Array, y: Array, seed: int) -> list[BallMember]:
+    """Members that differ in their spread only, with draws on each value as often as y (N, d) at rows x."""
+    first = members[0]
+    outcomes = first.rounding.outcomes
+    if outcomes.free or first.mean is None:
+        return members
     rng = np.random.default_rng([seed, _PURPOSE, 2])
     rows = rng.permutation(len(x))[:MATCHED_ROWS]
-    draws = member.put_together(member.draw_parts(x[rows], MATCHED_DRAWS, rng))
-    return replace(member, rounding=Rounding.match(outcomes, draws.reshape(-1, y.shape[1]), y))
+    parts = first.draw_parts(x[rows], MATCHED_DRAWS, rng)
+    drawn = [member.put_together(parts).reshape(-1, y.shape[1]) for member in members]
+    return [
+        replace(member, rounding=Rounding.match(outcomes, draws, y))
+        for member, draws in zip(members, drawn, strict=True)
+    ]
 
 
 def _try_network(recipe: Recipe, fitted: CrossFit, law: Network, x: Array, y: Array) -> _Trial:
