@@ -1,10 +1,13 @@
 """LocalW2Regressor(calibrate=True): who scores which rows, coverage, boxes, files, Ctrl-C, resuming."""
 
+import copy
 import subprocess
 import sys
+import warnings
 from itertools import pairwise
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from scipy import stats
@@ -12,10 +15,11 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LinearRegression, Ridge
 
-from localw2 import BallLaw, LocalW2Regressor, Network, load
-from localw2.estimators.regression import ball_law, fitting, law, member, network
+from localw2 import BallLaw, LocalW2Regressor, Nearest, Network, load
+from localw2.estimators.regression import ball_law, calibrating, fitting, law, member, network
 from localw2.estimators.settings import draw_seed
-from localw2.judging.conformal import central_scores
+from localw2.estimators.tables import read_rows
+from localw2.judging.conformal import LARGEST_SCORE, central_scores, guaranteed_plus
 from localw2.metrics import coverage
 from localw2.storage.model_file import Stored
 from localw2.training.loop import train
@@ -52,7 +56,7 @@ def few_draws(monkeypatch):
 @pytest.fixture
 def split(monkeypatch):
     """Splits from 100 rows on."""
-    monkeypatch.setattr(fitting, "SPLIT_FROM", 100)
+    monkeypatch.setattr(calibrating, "SPLIT_FROM", 100)
 
 
 class TestFolds:
@@ -63,7 +67,7 @@ class TestFolds:
         np.testing.assert_array_equal(model.predict_quantiles(x), plain.predict_quantiles(x))
         np.testing.assert_array_equal(model.sample(x, 2, 0), plain.sample(x, 2, 0))
         assert plain.calibration_ is None
-        assert model.calibration_.kind == "folds"
+        assert model.calibration_.kind == "cv"
         assert model.calibration_.scores.shape == (120, 2)
         again = clone(model).fit(x, y).calibration_
         np.testing.assert_array_equal(again.scores, model.calibration_.scores)
@@ -71,7 +75,7 @@ class TestFolds:
     def test_each_part_is_scored_by_a_fit_to_the_others(self, fitted):
         model, x, y = fitted
         seed, place = model.fit_.config.seed, 0
-        parts = fitting.split_into_parts(120, seed)
+        parts = calibrating.split_into_parts(120, seed)
         assert sorted(np.concatenate(parts)) == list(range(120))
         for rows in parts:
             others = np.setdiff1d(np.arange(120), rows)
@@ -120,7 +124,7 @@ class TestBalls:
         np.testing.assert_array_equal(model.predict_quantiles(x), plain.predict_quantiles(x))
         assert model.calibration_.scores.shape == (60, 1)
         seed = draw_seed(0)
-        rows = fitting.split_into_parts(60, seed)[0]
+        rows = calibrating.split_into_parts(60, seed)[0]
         others = np.setdiff1d(np.arange(60), rows)
         part = LocalW2Regressor(**BALLS | {"random_state": seed % 2**32}, base=base)
         found = part.fit(x[others], y[others]).law_.scores(x[rows], y[rows][:, None])
@@ -129,7 +133,7 @@ class TestBalls:
     def test_held_out_rows_touch_nothing_but_the_scores(self, base, split):
         x, y = line(120, 0)
         model = LocalW2Regressor(**BALLS, base=base, calibrate=True).fit(x, y)
-        rows = fitting.hold_out(120, draw_seed(0))
+        rows = calibrating.hold_out(120, draw_seed(0))
         changed = y.copy()
         changed[rows] += 1e3
         other = clone(model).fit(x, changed)
@@ -151,7 +155,7 @@ class TestSplit:
     def test_held_out_rows_touch_nothing_but_the_scores(self, split):
         x, y = pair(120)
         model = LocalW2Regressor(**QUICK, calibrate=True).fit(x, y)
-        rows = fitting.hold_out(120, model.fit_.config.seed)
+        rows = calibrating.hold_out(120, model.fit_.config.seed)
         assert model.calibration_.kind == "split"
         assert len(rows) == model.calibration_.n_rows == 24
         changed = y.copy()
@@ -161,9 +165,9 @@ class TestSplit:
         assert (other.calibration_.scores > model.calibration_.scores).all()
 
     def test_how_many_are_held_out(self):
-        assert len(fitting.hold_out(2000, 0)) == 400
-        assert len(fitting.hold_out(100_000, 0)) == 5000
-        assert fitting.SPLIT_FROM == 2000
+        assert len(calibrating.hold_out(2000, 0)) == 400
+        assert len(calibrating.hold_out(100_000, 0)) == 5000
+        assert calibrating.SPLIT_FROM == 2000
 
     def test_the_guarantee(self, split, few_draws):
         """60 tables of 120 rows, 24 of which calibrate: coverage follows Beta(23, 2), with mean 23 / 25."""
@@ -195,6 +199,166 @@ class TestSplit:
         error = 3.3 * np.std(both) / np.sqrt(40)
         assert 0.8 - error < np.mean(both) < 0.8 + 4 / 51 + error
         assert np.mean(each) < 0.76
+
+
+def survey(n, seed=0):
+    """Categories, gaps, a rare category and a rare large y: what held-out rows may have alone."""
+    rng = np.random.default_rng(seed)
+    frame = pandas.DataFrame(
+        {
+            "size": rng.normal(size=n).round(2),
+            "kind": rng.choice(["a", "b", "c", "rare"], n, p=[0.4, 0.3, 0.28, 0.02]),
+            "gap": np.where(rng.random(n) < 0.1, np.nan, rng.normal(size=n)),
+            "still": np.where(rng.random(n) < 0.01, 1.0, 0.0),
+        }
+    )
+    return frame, np.abs(frame["size"].to_numpy() + rng.normal(size=n))
+
+
+class TestNothingOfHeldOutRows:
+    """Encoding, bounds and values come from fitted rows only: a split fit is the fit to the others."""
+
+    @pytest.mark.parametrize("law", [BALLS["law"], Network(width=4, epochs=3)])
+    def test_a_split_fit_is_the_fit_to_the_others(self, law):
+        x, y = survey(200)
+        held = calibrating.hold_out(200, draw_seed(0))
+        # What only held-out rows have: a category, a gap, a negative y, a value of a column that is constant.
+        x.loc[held[0], "kind"], x.loc[held[1], "size"], y[held[2]] = "only here", np.nan, -5.0
+        x.loc[np.setdiff1d(np.arange(200), held), "still"] = 0.0
+        x.loc[held[3], "still"] = 1.0
+        others = np.setdiff1d(np.arange(200), held)
+        settings = {"law": law, "random_state": 0, "delta": Nearest(10)}
+        model = LocalW2Regressor(**settings, calibrate="split").fit(x, y)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the constant column is left out
+            alone = LocalW2Regressor(**settings).fit(x.iloc[others], y[others])
+            np.testing.assert_array_equal(model.sample(x, 3, 0), alone.sample(x, 3, 0))
+            numbers = alone.encode(x.iloc[held])
+        assert model.columns_.dropped == {3: "it has the same value in every row"}
+        assert "only here" not in model.columns_.categories[1]
+        assert model.outcomes_.lower == alone.outcomes_.lower == [0.0]
+        np.testing.assert_array_equal(model.calibration_.scores, alone.law_.scores(numbers, y[held, None]))
+        assert model.calibration_.scores[2] == LARGEST_SCORE  # the law says that this y cannot be
+
+    def test_an_impossible_outcome_counts_as_a_miss(self):
+        """Exact coverage with bounds found on the fitted rows: what they exclude is never covered."""
+        x, y = survey(60)
+        held = calibrating.hold_out(60, draw_seed(0))
+        y[held] = -np.abs(y[held])  # all of them below the bound that the others show
+        model = LocalW2Regressor(**BALLS, base=None, calibrate="split").fit(x, y)
+        assert (model.calibration_.scores == LARGEST_SCORE).all()
+        lower, upper = model.predict_interval(x, 0.5)
+        assert np.isneginf(lower).all()
+        assert np.isposinf(upper).all()
+
+
+@pytest.fixture(scope="module")
+def plus():
+    x, y = survey(60)
+    return LocalW2Regressor(**BALLS, base=LinearRegression(), calibrate="cv+").fit(x, y), x, y
+
+
+class TestPlus:
+    """CV+: the fits to all but one part each, at new rows."""
+
+    def test_the_fit_itself_is_unchanged_and_parts_share_nothing(self, plus):
+        model, x, y = plus
+        plain = LocalW2Regressor(**BALLS, base=LinearRegression()).fit(x, y)
+        np.testing.assert_array_equal(model.sample(x, 3, 0), plain.sample(x, 3, 0))
+        parts = calibrating.split_into_parts(60, draw_seed(0))
+        assert model.calibration_.kind == "cv+"
+        for number, rows in enumerate(parts):
+            others = np.setdiff1d(np.arange(60), rows)
+            part = LocalW2Regressor(**BALLS | {"random_state": draw_seed(0) % 2**32}, base=LinearRegression())
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # a category of these rows alone
+                part.fit(x.iloc[others], y[others])
+                found = part.law_.scores(part.encode(x.iloc[rows]), y[rows, None])
+            chosen = model.calibration_.parts == number
+            np.testing.assert_array_equal(model.calibration_.scores[chosen], found)
+
+    @pytest.mark.parametrize("level", [0.5, 0.8, 0.9])
+    def test_the_interval_is_the_hull_of_the_definition(self, plus, level):
+        """A value belongs to it if more than alpha (n + 1) - 1 rows are stranger to their own fit."""
+        model, x, _ = plus
+        new = x.iloc[:4]
+        lower, upper = model.predict_interval(new, level)
+        grid = np.linspace(0, 8, 801)
+        stranger = np.zeros((len(grid), 4))
+        scores, parts = model.calibration_.scores[:, 0], model.calibration_.parts
+        for number, part in enumerate(model.law_.without):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                numbers = read_rows(model, new, part.columns)
+            for place, value in enumerate(grid):
+                own = part.scores(numbers, np.full((4, 1), value))[:, 0]
+                stranger[place] += (scores[parts == number, None] >= own).sum(0)
+        inside = stranger > (1 - level) * 61 - 1 + 1e-9
+        within = (lower <= grid[:, None]) & (grid[:, None] <= upper)
+        assert not (inside & ~within).any()  # it holds the whole set,
+        for row in range(4):  # and an end of it is at most a step of the grid away where the set is whole
+            found = grid[inside[:, row]]
+            if inside[:, row].sum() == 1 + round((found[-1] - found[0]) / 0.01):
+                assert upper[row] - found[-1] < 0.5 * (upper[row] - lower[row])
+
+    def test_intervals_cover(self, few_draws):
+        """12 tables of 100 rows: about 90 %, and well above the 75 % that are guaranteed."""
+        hits = []
+        for seed in range(12):
+            (x, y), (new_x, new_y) = line(100, seed), line(400, 1000 + seed)
+            settings = {"law": BallLaw(20, 10), "base": LinearRegression(), "random_state": seed}
+            model = LocalW2Regressor(**settings, calibrate="cv+").fit(x, y)
+            hits.append(coverage(new_y, *model.predict_interval(new_x)))
+        error = np.sqrt((stats.beta(91, 10).var() + 0.09 / 400) / 12)
+        assert np.mean(hits) == pytest.approx(0.905, abs=2 * 3 * error)
+        assert np.mean(hits) > guaranteed_plus(0.9, 100, 10)
+
+    def test_boxes(self, few_draws):
+        x, y = pair(60)
+        model = LocalW2Regressor(**QUICK, calibrate="cv+").fit(x, y)
+        (low, high), (lower, upper) = (model.predict_interval(x, 0.8, joint=joint) for joint in (False, True))
+        assert low.shape == upper.shape == (60, 2)
+        assert (lower <= low).all()
+        assert (high <= upper).all()
+        new_x, new_y = pair(2000, 1)
+        lower, upper = model.predict_interval(new_x, 0.8, joint=True)
+        assert ((lower <= new_y) & (new_y <= upper)).all(1).mean() > guaranteed_plus(0.8, 60, 10)
+
+    def test_round_trip(self, plus, tmp_path):
+        model, x, _ = plus
+        model.save(tmp_path / "model")
+        loaded = load(tmp_path / "model")
+        np.testing.assert_array_equal(loaded.predict_interval(x, 0.8), model.predict_interval(x, 0.8))
+        assert repr(loaded.calibration_) == "Calibration(60 rows, kind='cv+')"
+
+    @pytest.mark.parametrize(
+        "damage",
+        [
+            lambda s, t: s["without"].pop(),
+            lambda s, t: s["without"][0].update(without=s["without"][1:2]),
+            lambda s, t: s["without"][0].update(n_outputs=2),
+            lambda s, t: t.pop("calibration_parts"),
+            lambda s, t: t["calibration_parts"].fill_(0),
+            lambda s, t: t["calibration_parts"].add_(1),
+            lambda s, t: s.update(calibration="cv"),
+        ],
+    )
+    def test_damaged_files_are_refused(self, plus, damage):
+        stored = plus[0].to_stored()
+        stored = Stored(
+            stored.kind,
+            copy.deepcopy(stored.settings),
+            copy.deepcopy(stored.tensors),
+            dict(stored.regressors),
+        )
+        damage(stored.settings, stored.tensors)
+        with pytest.raises(ValueError):
+            LocalW2Regressor.from_stored(stored)
+
+    def test_progress_names_the_part(self, capsys):
+        x, y = line(40, 0)
+        LocalW2Regressor(**BALLS, base=None, calibrate="cv+", verbose=True).fit(x, y)
+        assert "calibrating, part 10 of 10: growing balls" in capsys.readouterr().err
 
 
 class TestIntervals:
@@ -254,7 +418,6 @@ class TestIntervals:
         assert np.isfinite([lower, upper]).all()
 
     def test_a_frame_keeps_its_names(self):
-        pandas = pytest.importorskip("pandas")
         x, y = pair(60)
         frame = pandas.DataFrame(x, columns=["a", "b"])
         for calibrate in (True, False):
@@ -267,7 +430,7 @@ class TestErrors:
     def test_settings(self):
         x, y = line(30, 0)
         with pytest.raises(ValueError, match="calibrate"):
-            LocalW2Regressor(**QUICK, calibrate="split").fit(x, y)
+            LocalW2Regressor(**QUICK, calibrate="folds").fit(x, y)
         with pytest.raises(ValueError, match="calibrate"):
             LocalW2Regressor(**QUICK, calibrate=True).fit(x[:9], y[:9])
         LocalW2Regressor(**QUICK | {"delta": 2.0}, calibrate=True).fit(x[:10], y[:10])
@@ -300,7 +463,7 @@ class TestStored:
             np.testing.assert_array_equal(
                 loaded.predict_interval(x, 0.7, joint), model.predict_interval(x, 0.7, joint)
             )
-        assert loaded.calibration_.kind == "folds"
+        assert loaded.calibration_.kind == "cv"
         assert loaded.calibrate is True
 
     def test_files_from_before_still_load(self):
@@ -455,7 +618,7 @@ class TestStopped:
         killed = subprocess.run(command, check=False, capture_output=True)
         assert killed.returncode == -9, killed.stderr
         names = ["checkpoint", "checkpoint.calibration0", "checkpoint.calibration1"]
-        assert len(fitting.split_into_parts(60, 0)) == 10
+        assert len(calibrating.split_into_parts(60, 0)) == 10
         assert sorted(file.name for file in tmp_path.iterdir()) == names
         epochs = []
 

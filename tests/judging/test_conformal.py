@@ -215,13 +215,13 @@ class TestJoint:
 class TestCalibration:
     def test_holds_its_own_scores(self):
         scores = np.random.default_rng(0).random((50, 2))
-        calibration = Calibration(scores, "folds")
+        calibration = Calibration(scores, "cv")
         before = calibration.levels(0.9)
         scores[:] = 0
         np.testing.assert_array_equal(calibration.levels(0.9), before)
         with pytest.raises(ValueError, match="read-only"):
             calibration.scores[0] = 1
-        assert repr(calibration) == "Calibration(50 rows, kind='folds')"
+        assert repr(calibration) == "Calibration(50 rows, kind='cv')"
         assert (calibration.levels(0.9, joint=True) > before).all()
 
     @pytest.mark.parametrize(

@@ -285,11 +285,15 @@ def from_stored_encoder(pipeline: Any, p: int, names: Any, plain: Any) -> Column
     return Columns.from_stored(stored, p, None if names is None else list(names))
 
 
-def read_table(reader: BaseEstimator, X: Any, y: Any) -> tuple[Array, Array, Columns]:
+def read_table(
+    reader: BaseEstimator, X: Any, y: Any, known: Array | None = None
+) -> tuple[Array, Array, Columns]:
     """Checked numbers x (N, p) and y (N,) or (N, d) for a fit, and how x came from the columns of X.
 
     scikit-learn notes the columns of X on ``reader``, and names it in messages. Columns of a frame that can
     say nothing of new rows are left out, and columns that nearly determine y are named, both in a warning.
+    With ``known`` only these rows show what the columns are like; all rows are encoded accordingly, as new
+    ones would be.
     """
     if y is None:
         raise ValueError(f"{type(reader).__name__} requires y to be passed, but the target y is None.")
@@ -317,7 +321,7 @@ def read_table(reader: BaseEstimator, X: Any, y: Any) -> tuple[Array, Array, Col
             y_numeric=True,
             ensure_min_samples=2,
         )
-    x, columns = _learn_columns(table, Columns.noted(reader))
+    x, columns = _learn_columns(table, Columns.noted(reader), slice(None) if known is None else known)
     if columns.dropped:
         warnings.warn(_explain_dropped(columns), stacklevel=3)
     if _is_frame(table) and columns.width > 1:
@@ -364,8 +368,11 @@ def read_rows(reader: BaseEstimator, X: Any, columns: Columns) -> Array:
     return columns.encode(rows) if columns.dropped or np.isnan(rows).any() else rows
 
 
-def _learn_columns(table: Any, noted: Columns) -> tuple[Array, Columns]:
-    """The numbers of a table, and the columns that they came from."""
+def _learn_columns(table: Any, noted: Columns, known: Any) -> tuple[Array, Columns]:
+    """The numbers of a table, and the columns that they came from, as the known rows show them.
+
+    Of the other rows only the type of a column is used.
+    """
     labels, frame = noted.labels, _is_frame(table)
     kinds: list[str] = []
     found: list[Array] = []
@@ -384,7 +391,8 @@ def _learn_columns(table: Any, noted: Columns) -> tuple[Array, Columns]:
         else:
             found.append(cells.read_numbers(column, labels[j]))
         whole = getattr(column.dtype, "kind", "O") in "iu"
-        reason = explain_idle(found[j], kinds[j], labels[j] if noted.names is None else noted.names[j], whole)
+        name = labels[j] if noted.names is None else noted.names[j]
+        reason = explain_idle(found[j][known], kinds[j], name, whole)
         if reason == IDENTIFIER and cells.look_like_dates(words[j]):
             reason = UNREAD_DATES
         if reason is not None and (frame or reason == NO_VALUES):
@@ -398,10 +406,11 @@ def _learn_columns(table: Any, noted: Columns) -> tuple[Array, Columns]:
     categories = {}
     for place, j in enumerate(used):
         if kinds[j] == cells.CATEGORY:
-            categories[place], found[j] = _sort_codes(found[j], words[j])
+            categories[place], found[j] = _sort_codes(found[j], words[j], known)
     x = np.stack([found[j] for j in used], axis=1)
-    gaps = np.isnan(x).any(axis=0)
-    medians = np.array([np.nan if j in categories else np.nanmedian(x[:, j]) for j in range(len(used))])
+    shown = x[known]
+    gaps = np.isnan(shown).any(axis=0)
+    medians = np.array([np.nan if j in categories else np.nanmedian(shown[:, j]) for j in range(len(used))])
     columns = Columns(
         noted.n_features,
         tuple(used),
@@ -417,16 +426,20 @@ def _learn_columns(table: Any, noted: Columns) -> tuple[Array, Columns]:
     return np.ascontiguousarray(x), columns
 
 
-def _sort_codes(codes: Array, words: list[str]) -> tuple[list[str], Array]:
-    """Categories, the most frequent ones first, and codes (N,) in that order; rare ones share the last."""
-    known = ~np.isnan(codes)
-    counts = np.bincount(codes[known].astype(int), minlength=len(words))
-    order = sorted(range(len(words)), key=lambda k: (-counts[k], words[k]))
+def _sort_codes(codes: Array, words: list[str], known: Any) -> tuple[list[str], Array]:
+    """Categories of known rows, the most frequent first, and codes (N,) in that order; rare ones share one.
+
+    A category that no known row has is a missing value, or a rare one where there are such.
+    """
+    shown = codes[known]
+    counts = np.bincount(shown[~np.isnan(shown)].astype(int), minlength=len(words))
+    order = sorted(np.flatnonzero(counts).tolist(), key=lambda k: (-counts[k], words[k]))
     order = sorted(order[:MOST_CATEGORIES], key=lambda k: words[k]) + order[MOST_CATEGORIES:]
-    place = np.empty(len(words))
-    place[order] = np.minimum(np.arange(len(words)), MOST_CODES)
+    place = np.full(len(words), float(MOST_CODES) if len(order) > MOST_CODES else np.nan)
+    place[order] = np.minimum(np.arange(len(order)), MOST_CODES)
+    present = ~np.isnan(codes)
     codes = codes.copy()
-    codes[known] = place[codes[known].astype(int)]
+    codes[present] = place[codes[present].astype(int)]
     return [words[k] for k in order], codes
 
 

@@ -18,8 +18,10 @@ import numpy as np
 
 from localw2._validation import Array, as_array, check_probability
 
-KINDS = ("split", "folds")
-_LARGEST = 1e300  # score: finite, so that a file can hold it
+KINDS = ("split", "cv", "cv+")
+LARGEST_SCORE = 1e300  # of an outcome that no interval holds: finite, so that a file can hold it,
+_LARGEST_LEVEL = 1e299  # and of one far outside of draws that hardly differ
+_SMALLEST_STEP = 1e-280  # so that this level still reaches any y from draws that are all 0
 _ROUNDING = 4 * float(np.finfo(np.float64).eps)
 
 
@@ -42,7 +44,7 @@ def central_scores(y: Any, draws: Any) -> Array:
         raise ValueError(f"{shapes}; the sample axis comes first, so ({expected}) is expected.")
     step = _choose_step(draws.min(0), draws.max(0))
     scores: Array = np.maximum(_upper_level(y, draws, step), _upper_level(-y, -draws, step))
-    return np.clip(scores, 0.0, _LARGEST)
+    return np.clip(scores, 0.0, _LARGEST_LEVEL)
 
 
 def _upper_level(y: Array, draws: Array, step: Array) -> Array:
@@ -76,17 +78,23 @@ def central_interval(draws: Any, level: Any) -> tuple[Array, Array]:
     level = np.asarray(level, dtype=np.float64)
     if not bool((level >= 0).all()):
         raise ValueError(f"level={level} has a value that is not >= 0; levels of central sets start at 0.")
-    level = np.broadcast_to(level, draws.shape[1:])
-    ordered, last = np.sort(draws, axis=0), len(draws) - 1
+    lower, upper = _find_ends(np.sort(draws, axis=0), np.broadcast_to(level, draws.shape[1:])[None])
+    return lower[0], upper[0]
+
+
+def _find_ends(ordered: Array, level: Array) -> tuple[Array, Array]:
+    """Ends (L, N) or (L, N, d) of the central sets of levels of that shape, from draws in ascending order."""
+    last = len(ordered) - 1
     position = (1 + np.minimum(level, 1.0)) / 2 * last
     index = np.minimum(np.floor(position).astype(np.int64), last - 1)
     step, share = _choose_step(ordered[0], ordered[-1]), position - index
     # A position among S draws loses digits of the gap it lies in; an end loses digits of its own size.
     rounding = 1e-12 * (ordered[-1] - ordered[0]) + _ROUNDING * np.abs(ordered[[0, -1]]).max(0)
     out = np.maximum(level - 1, 0.0) * step + rounding
+    out = np.where(level < LARGEST_SCORE, out, np.inf)  # the largest score is that of any outcome
 
     def at(place: Array) -> Any:
-        return np.take_along_axis(ordered, place[None], 0)[0]
+        return np.take_along_axis(ordered, place, 0)
 
     upper = (1 - share) * at(index) + share * at(index + 1)
     lower = (1 - share) * at(last - index) + share * at(last - index - 1)
@@ -161,13 +169,61 @@ def joint_level(draws: Any, coverage: float) -> Array:
     return found
 
 
+def plus_sets(scores: Any, draws: Any, joint: bool = False) -> tuple[Array, Array]:
+    """The ends (n, N, d) of one part's central sets at new rows, a set for each score (n, d) of the part.
+
+    ``draws`` (S, N, d) at the new rows come from the fit that has not seen the part. With ``joint`` a set is
+    a box: the largest score of a row counts for all outputs.
+    """
+    scores, draws = _check_scores(scores), _check_draws(draws)
+    level = np.broadcast_to(scores.max(1, keepdims=True), scores.shape) if joint else scores
+    level = np.broadcast_to(level[:, None], (len(scores), *draws.shape[1:]))
+    return _find_ends(np.sort(draws, axis=0), level)
+
+
+def plus_interval(lower: Array, upper: Array, coverage: float) -> tuple[Array, Array]:
+    r"""The CV+ interval from the ends (n, ...) of the sets of all n scored rows.
+
+    .. math:: [\,l_{(k)},\; u_{(n + 1 - k)}\,], \qquad k = \lfloor \alpha (n + 1) \rfloor,
+        \quad \alpha = 1 - \text{coverage}
+
+    (Barber, Candes, Ramdas and Tibshirani, 2021; for nested sets Gupta, Kuchibhotla and Ramdas, 2022.) With K
+    parts, n rows, and everything learned without the scored part, it covers with probability at least
+    :math:`1 - 2\alpha - \min\{2 (1 - 1/K) / (n/K + 1),\, (1 - K/n) / (K + 1)\}`; in practice about
+    :math:`1 - \alpha`. If k is 0 no finite interval has this, and the widest is used, with a warning.
+
+    >>> ends = np.arange(1.0, 20.0)[:, None]
+    >>> plus_interval(-ends, ends, 0.9)
+    (array([-18.]), array([18.]))
+    """
+    n = len(lower)
+    place = math.floor((n + 1) * (1 - check_probability(coverage, "coverage")) + 1e-9)
+    if place < 1:
+        _warn_of_few(n, coverage, math.ceil(coverage / (1 - coverage) - 1e-9))
+    place = max(place, 1)
+    low, high = np.partition(lower, place - 1, axis=0), np.partition(upper, n - place, axis=0)
+    return low[place - 1], high[n - place]
+
+
+def guaranteed_plus(coverage: float, n: int, n_parts: int) -> float:
+    """The coverage that ``plus_interval`` guarantees with n rows in so many parts.
+
+    >>> round(guaranteed_plus(0.9, 400, 10), 3), guaranteed_plus(0.9, 400, 400)
+    (0.756, 0.8)
+    """
+    fewer = min(2 * (1 - 1 / n_parts) / (n / n_parts + 1), (1 - n_parts / n) / (n_parts + 1))
+    return float(f"{1 - 2 * (1 - coverage) - fewer:.12g}")
+
+
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Calibration:
     """Scores (n, d) of rows that the scoring model has not seen, and how they were obtained.
 
-    ``kind`` is "split" (rows held out of the whole fit: the coverage is guaranteed) or "folds" (each fold is
-    scored by a fit to the others: the coverage is approximate).
+    ``kind`` is "split" (rows held out of the whole fit: the coverage is guaranteed), "cv" (each part of the
+    rows is scored by a fit to the others, and the fit to all rows gives the interval: approximate), or "cv+"
+    (scored in the same way, and the fits to the others give the interval: guaranteed at a lower level, see
+    ``plus_interval``). ``parts`` (n,) says which fit has scored each row, where the fits are still needed.
 
     >>> Calibration(np.linspace(0, 1, 19)[:, None], "split").levels(0.9)
     array([0.94444444])
@@ -175,6 +231,7 @@ class Calibration:
 
     scores: Array
     kind: str
+    parts: Array | None = None
 
     def __post_init__(self) -> None:
         scores = _check_scores(self.scores).copy()
@@ -182,6 +239,12 @@ class Calibration:
             raise ValueError(f"scores has shape {scores.shape}; expected (rows, outputs).")
         if self.kind not in KINDS:
             raise ValueError(f"kind={self.kind!r} is unknown; it must be one of {KINDS}.")
+        if (self.parts is None) != (self.kind != "cv+"):
+            raise ValueError(f"kind={self.kind!r}: parts belong to 'cv+', and to it alone.")
+        if self.parts is not None and self.parts.shape != (len(scores),):
+            raise ValueError(
+                f"parts has shape {self.parts.shape}; expected one number for each of {len(scores)}."
+            )
         scores.flags.writeable = False
         object.__setattr__(self, "scores", scores)
 
@@ -219,7 +282,7 @@ def _check_scores(scores: Any) -> Array:
 def _choose_step(lowest: Array, highest: Array) -> Array:
     """What a level of 1 beyond the draws adds at either end: their range, or rounding if they are equal."""
     size = np.maximum(np.abs(lowest), np.abs(highest))
-    step: Array = np.maximum(np.maximum(highest - lowest, 2 * _ROUNDING * size), np.finfo(np.float64).tiny)
+    step: Array = np.maximum(np.maximum(highest - lowest, 2 * _ROUNDING * size), _SMALLEST_STEP)
     return step
 
 

@@ -62,13 +62,16 @@ class HistoryFile:
 class Stages:
     """What a long fit is doing, in words, on standard error: a bar with the time left, or a line in a pipe.
 
+    ``title`` comes before every line, where a fit is one of several.
+
     >>> with Stages(enabled=False) as stages:
     ...     stages.start("choosing the mean", 5)
     ...     stages.advance()
     """
 
-    def __init__(self, enabled: bool) -> None:
+    def __init__(self, enabled: bool, title: str = "") -> None:
         self._enabled = enabled
+        self._title = f"{title}: " if title else ""
         self._bar: Any = None
         self._task: Any = None
 
@@ -90,6 +93,7 @@ class Stages:
         """Begin a stage of so many steps; the one before is done."""
         if self._bar is None:
             return
+        text = self._title + text
         if not self._bar.console.is_terminal:
             self._bar.console.print(text)
             return

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, cast, final
 
 import numpy as np
 
 from localw2._validation import Array
 from localw2.estimators.regression.member import PREDICTION_DRAWS
-from localw2.estimators.regression.network import NetworkMember
-from localw2.judging.conformal import Calibration, central_interval, central_scores, joint_level
+from localw2.judging.conformal import (
+    LARGEST_SCORE,
+    Calibration,
+    central_interval,
+    central_scores,
+    joint_level,
+    plus_interval,
+    plus_sets,
+)
 
 if TYPE_CHECKING:
     from localw2.estimators.regression.mean import FoldedMean
     from localw2.estimators.regression.member import Member
+    from localw2.estimators.regression.network import NetworkMember
     from localw2.estimators.regression.outcomes import Outcomes
     from localw2.estimators.tables import Columns
 
@@ -27,6 +35,7 @@ class ConditionalLaw:
 
     ``columns`` turn a table into the numbers x (N, p) that all methods take, ``mean`` is what members draw
     around, and ``weights`` (K,) add up to 1. Answers are (N, d), or (S, N, d) for draws and quantiles.
+    ``without`` has the laws of all rows but one part each, if the calibration needs them.
     """
 
     columns: Columns
@@ -35,6 +44,7 @@ class ConditionalLaw:
     weights: Array
     outcomes: Outcomes
     calibration: Calibration | None = None
+    without: tuple[ConditionalLaw, ...] = ()
 
     def __post_init__(self) -> None:
         assert self.weights.shape == (len(self.members),)
@@ -44,7 +54,8 @@ class ConditionalLaw:
     @property
     def network(self) -> NetworkMember | None:
         """The member that is a network, if there is one."""
-        return next((member for member in self.members if isinstance(member, NetworkMember)), None)
+        found = next((member for member in self.members if hasattr(member, "net")), None)
+        return cast("NetworkMember | None", found)
 
     @property
     def named_weights(self) -> dict[str, float]:
@@ -94,9 +105,29 @@ class ConditionalLaw:
         lower, upper = (np.concatenate(part) for part in zip(*parts, strict=True))
         return lower, upper
 
+    def plus_interval(self, rows: list[Array], coverage: float, joint: bool) -> tuple[Array, Array]:
+        """The same by CV+; ``rows`` are the new rows in the numbers of each law ``without``."""
+        assert self.calibration is not None
+        blocks = []
+        for parts in zip(
+            *(law.common_draws(x) for law, x in zip(self.without, rows, strict=True)), strict=True
+        ):
+            ends = []
+            for number, (law, (_, draws)) in enumerate(zip(self.without, parts, strict=True)):
+                scores = self.calibration.scores[self.calibration.parts == number]
+                ends.append(law.outcomes.within(*plus_sets(scores, draws, joint)))
+            lower, upper = (np.concatenate(side) for side in zip(*ends, strict=True))
+            blocks.append(plus_interval(lower, upper, coverage))
+        lower, upper = (np.concatenate(part) for part in zip(*blocks, strict=True))
+        return lower, upper
+
     def scores(self, x: Array, y: Array) -> Array:
-        """The level (N, d) of the smallest central interval that holds each y (N, d), for calibration."""
-        return np.concatenate([central_scores(y[rows], draws) for rows, draws in self.common_draws(x)])
+        """The level (N, d) of the smallest central interval that holds each y (N, d), for calibration.
+
+        An outcome that the law says is impossible has the largest one: no interval holds it.
+        """
+        found = np.concatenate([central_scores(y[rows], draws) for rows, draws in self.common_draws(x)])
+        return np.where(self.outcomes.allow(y), found, LARGEST_SCORE)
 
     def common_draws(self, x: Array) -> Iterator[tuple[slice, Array]]:
         """Draws (S, rows, d) with the same randomness at every row, from each member by its weight."""

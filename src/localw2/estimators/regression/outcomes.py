@@ -61,23 +61,35 @@ class Outcomes:
         unbounded = np.isinf(self.lower).all() and np.isinf(self.upper).all()
         return bool(unbounded) and all(v is None for v in self.values)
 
-    def within(self, lower: Array, upper: Array) -> tuple[Array, Array]:
-        """Intervals (N, d) shrunk to ends that y can have, which loses none of its values.
+    def allow(self, y: Array) -> Array:
+        """Which of y (N, d) the bounds and values allow, (N, d)."""
+        found: Array = (self.lower <= y) & (y <= self.upper)
+        for k, values in enumerate(self.values):
+            if values is not None:
+                found[:, k] &= _are_among(y[:, k], values)
+        return found
 
-        An interval between two values, which holds none, becomes the value nearest to its middle.
+    def within(self, lower: Array, upper: Array) -> tuple[Array, Array]:
+        """Intervals (..., d) shrunk to ends that y can have, which loses none of its values.
+
+        An interval between two values, which holds none, becomes the value nearest to its middle. One without
+        ends stays what it is: any outcome, allowed or not.
         """
+        anything = np.isinf(lower) & np.isinf(upper)
+        first_lower, first_upper = lower, upper
         lower, upper = np.clip(lower, self.lower, self.upper), np.clip(upper, self.lower, self.upper)
         for k, values in enumerate(self.values):
             if values is None:
                 continue
             rounding = 1e-9 * np.diff(values).min()
-            first = np.searchsorted(values, lower[:, k] - rounding, side="left")
-            last = np.searchsorted(values, upper[:, k] + rounding, side="right") - 1
-            middle = np.searchsorted(_midpoints(values), (lower[:, k] + upper[:, k]) / 2)
+            low, high = np.nan_to_num(lower[..., k]), np.nan_to_num(upper[..., k])
+            first = np.searchsorted(values, low - rounding, side="left")
+            last = np.searchsorted(values, high + rounding, side="right") - 1
+            middle = np.searchsorted(_midpoints(values), low / 2 + high / 2)
             empty = first > last
-            lower[:, k] = values[np.where(empty, middle, np.minimum(first, len(values) - 1))]
-            upper[:, k] = values[np.where(empty, middle, np.maximum(last, 0))]
-        return lower, upper
+            lower[..., k] = values[np.where(empty, middle, np.minimum(first, len(values) - 1))]
+            upper[..., k] = values[np.where(empty, middle, np.maximum(last, 0))]
+        return np.where(anything, first_lower, lower), np.where(anything, first_upper, upper)
 
     def quantiles(self, draws: Array, levels: Array) -> Array:
         """Quantiles (Q, N, d) of draws (S, N, d) of y; those of a discrete output are among its values."""
@@ -181,6 +193,13 @@ class Rounding:
         return cls(outcomes, lower, upper, cuts)
 
 
+def _are_among(y: Array, values: Array) -> Array:
+    """Which of y (N,) are among the values, up to rounding."""
+    nearest = values[np.searchsorted(_midpoints(values), y)]
+    found: Array = np.isclose(nearest, y, rtol=1e-9, atol=1e-9 * np.diff(values).min())
+    return found
+
+
 def _midpoints(values: Array) -> Array:
     """The middle between each value and the next."""
     middles: Array = (values[1:] + values[:-1]) / 2
@@ -266,8 +285,7 @@ def _values(y: Array, values: Any) -> Array | None:
         raise ValueError(
             f"values={str(values)[:80]} must be 'auto', None or at least two values of y, such as range(11)."
         )
-    nearest = given[np.searchsorted(_midpoints(given), y)]
-    others = ~np.isclose(nearest, y, rtol=1e-9, atol=1e-9 * np.diff(given).min())
+    others = ~_are_among(y, given)
     if others.any():
         raise ValueError(
             f"{others.sum()} of {len(y)} rows of y are not among values, such as {y[others][0]:g}. Give all "

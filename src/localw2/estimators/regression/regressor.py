@@ -17,6 +17,12 @@ from localw2.estimators import settings, stored_values
 from localw2.estimators.judged import Judged
 from localw2.estimators.regression.ball_law import BallLaw
 from localw2.estimators.regression.balls import ChosenBalls
+from localw2.estimators.regression.calibrating import (
+    choose_kind,
+    learn_split,
+    name_checkpoints,
+    score_parts,
+)
 from localw2.estimators.regression.fitting import Recipe, learn
 from localw2.estimators.regression.network import Network
 from localw2.estimators.regression.outcomes import Outcomes
@@ -72,11 +78,13 @@ class LocalW2Regressor(Judged, stored_values.Storable, RegressorMixin, BaseEstim
         delta from standardised columns, columns weighted by how much they move the base or by their slopes,
         and Mahalanobis; for ``Nearest(k)`` it is Euclidean on standardised columns, for a number on X as
         given.
-    calibrate : bool
+    calibrate : bool, "split", "cv" or "cv+"
         Make ``predict_interval`` cover as often as it claims, using rows that the fit has not seen (see
-        ``docs/calibration.md``). From 2000 rows on a fifth of them (at most 5000) is held out, and coverage
-        is guaranteed. With fewer rows the fit to all of them is followed by 5 more (10 below 500 rows), each
-        without a part of the rows, which takes 5 (10) times as long: close, but not guaranteed.
+        ``docs/calibration.md``). "split" holds out a fifth of the rows (at most 5000), and coverage is
+        guaranteed. "cv" follows the fit to all rows by 5 more (10 below 500 rows), each without a part of the
+        rows, which takes 5 (10) times as long: close, but not guaranteed. "cv+" keeps those fits and asks
+        them at every new row: with coverage c, about 2c - 1 is guaranteed. True is "split" from 2000 rows on,
+        else "cv".
     bounds : "auto", None or (low, high)
         Bounds that draws of every output respect; either may be None, and y must lie between them. "auto"
         takes 0 as a bound if y is never negative, and the smallest or largest y if many rows (2 %, and at
@@ -131,7 +139,7 @@ class LocalW2Regressor(Judged, stored_values.Storable, RegressorMixin, BaseEstim
         base: Any = "auto",
         delta: Any = "auto",
         norm: Any = "auto",
-        calibrate: bool = False,
+        calibrate: bool | str = False,
         bounds: Any = "auto",
         values: Any = "auto",
         device: str = "auto",
@@ -169,12 +177,24 @@ class LocalW2Regressor(Judged, stored_values.Storable, RegressorMixin, BaseEstim
         # A fresh estimator reads the table: a refit that fails leaves the old fit whole.
         x, y, columns = read_table(type(self)(), X, y)
         outputs = np.ascontiguousarray(y, dtype=np.float64).reshape(len(x), -1)
-        recipe = self._recipe(x, outputs, columns)
+        recipe, kind = self._recipe(x, outputs, columns), choose_kind(self.calibrate, len(x))
+
+        def read_again(known: Array) -> tuple[Array, Columns]:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # what there is to say of columns was said of all rows
+                numbers, _, own = read_table(type(self)(), X, y, known)
+            return numbers, own
+
         with settings.share_threads(x.size, self.n_jobs):
-            law, trained = learn(recipe, x, outputs)
-        self._keep(law, y.ndim, SeenRows.of(columns.expand(x), outputs), trained)
+            if kind == "split":
+                law, trained, x = learn_split(recipe, outputs, read_again)
+            else:
+                law, trained = learn(recipe, x, outputs)
+            if kind in ("cv", "cv+"):
+                law, trained = score_parts(recipe, kind, law, trained, x, outputs, read_again)
+        self._keep(law, y.ndim, SeenRows.of(law.columns.expand(x), outputs), trained)
         if self.checkpoint is not None and (trained is None or trained.fit.stopped == "all epochs done"):
-            settings.remove_checkpoints(*recipe.checkpoints)
+            settings.remove_checkpoints(*name_checkpoints(recipe, kind))
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
@@ -208,6 +228,12 @@ class LocalW2Regressor(Judged, stored_values.Storable, RegressorMixin, BaseEstim
         """
         x = self.encode(X)
         coverage, joint = check_probability(coverage, "coverage"), check_flag(joint, "joint")
+        if self.law_.without:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # encode has said what there is to say of these rows
+                rows = [read_rows(self, X, part.columns) for part in self.law_.without]
+            lower, upper = self.law_.plus_interval(rows, coverage, joint)
+            return self._shaped(lower), self._shaped(upper)
         if self.calibrate and self.calibration_ is None:
             warnings.warn(
                 "calibrate=True, but this fit is not calibrated: it was interrupted, or made without. These "
@@ -282,7 +308,6 @@ class LocalW2Regressor(Judged, stored_values.Storable, RegressorMixin, BaseEstim
 
     def _recipe(self, x: Array, y: Array, columns: Columns) -> Recipe:
         """The checked settings of a fit to rows x (N, p), y (N, d)."""
-        check_flag(self.calibrate, "calibrate")
         settings.check_files(self.checkpoint, self.history, self.random_state)
         settings.check_norm_setting(self.norm)
         settings.check_delta(self.delta)
@@ -303,7 +328,8 @@ class LocalW2Regressor(Judged, stored_values.Storable, RegressorMixin, BaseEstim
             base=self.base,
             delta=self.delta,
             norm=self.norm,
-            calibrate=self.calibrate,
+            bounds=self.bounds,
+            values=self.values,
             device=settings.find_device(self.device),
             n_jobs=self.n_jobs,
             seed=seed,

@@ -32,7 +32,7 @@ from localw2.judging.conformal import Calibration
 if TYPE_CHECKING:
     from localw2.estimators.regression.member import Member
 
-_SCORES = "calibration_scores"
+_SCORES, _PARTS = "calibration_scores", "calibration_parts"
 _FOREST = {
     "roots": torch.int32,
     "feature": torch.int32,
@@ -70,6 +70,15 @@ def store_law(law: ConditionalLaw) -> tuple[dict[str, Any], Tensors, dict[str, A
             tensors |= own
     if law.calibration is not None:
         tensors[_SCORES] = _tensor(law.calibration.scores)
+        if law.calibration.parts is not None:
+            tensors[_PARTS] = _tensor(law.calibration.parts, torch.int32)
+    without = []
+    for number, other in enumerate(law.without):
+        plain, own, models = store_law(other)
+        without.append(plain)
+        prefix = _name_without(number)
+        tensors |= {prefix + name: tensor for name, tensor in own.items()}
+        regressors |= {prefix + name: model for name, model in models.items()}
     settings = {
         "feature_names": None if columns.names is None else list(columns.names),
         "n_features": columns.n_features,
@@ -89,6 +98,7 @@ def store_law(law: ConditionalLaw) -> tuple[dict[str, Any], Tensors, dict[str, A
         ],
         "members": members,
         "weights": law.weights.tolist(),
+        "without": without,
     }
     return settings, tensors, regressors
 
@@ -100,6 +110,7 @@ def restore_law(settings: dict[str, Any], tensors: Tensors, regressors: dict[str
     d = whole_number(settings["n_outputs"])
     names = settings["feature_names"]
     columns = Columns.from_stored(settings["table"], whole_number(settings["n_features"]), names)
+    without = _restore_without(settings, tensors, regressors)
     outcomes = Outcomes.from_plain(settings["outcomes"], d)
     parts = tuple(
         _restore_part(plain, i, columns, tensors, regressors) for i, plain in enumerate(settings["mean"])
@@ -120,8 +131,30 @@ def restore_law(settings: dict[str, Any], tensors: Tensors, regressors: dict[str
     weights = np.array(settings["weights"], dtype=np.float64)
     if weights.shape != (len(members),) or not (weights > 0).all() or not np.isclose(weights.sum(), 1):
         raise ValueError(f"weights={settings['weights']!r} do not belong to {len(members)} member(s).")
-    calibration = _restore_calibration(settings.get("calibration"), tensors.get(_SCORES), d)
-    return ConditionalLaw(columns, mean, members, weights, outcomes, calibration)
+    calibration = _restore_calibration(settings.get("calibration"), tensors, d, len(without))
+    return ConditionalLaw(columns, mean, members, weights, outcomes, calibration, without)
+
+
+def _restore_without(
+    settings: dict[str, Any], tensors: Tensors, regressors: dict[str, Any]
+) -> tuple[ConditionalLaw, ...]:
+    """The laws of all rows but a part each; what belongs to them is taken out of ``regressors``."""
+    found = []
+    for number, plain in enumerate(settings.get("without", [])):
+        if plain.get("without") or plain.get("calibration") is not None:
+            raise ValueError("the law of a part is calibrated itself.")
+        if any(plain[name] != settings[name] for name in ("feature_names", "n_features", "n_outputs")):
+            raise ValueError("the law of a part is one of another table.")
+        prefix = _name_without(number)
+        own = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+        names = [name for name in regressors if name.startswith(prefix)]
+        models = {name.removeprefix(prefix): regressors.pop(name) for name in names}
+        found.append(restore_law(plain, own, models))
+    return tuple(found)
+
+
+def _name_without(number: int) -> str:
+    return f"without{number}."
 
 
 def store_strategy(law: Any) -> Any:
@@ -331,17 +364,23 @@ def _restore_older(settings: dict[str, Any], tensors: Tensors, regressors: dict[
     )
     seed = whole_number(settings["seed"], 0)
     member = _build_network(settings["parameters"], tensors, p, d, mean, rounding, seed)
-    calibration = _restore_calibration(settings.get("calibration"), tensors.get(_SCORES), d)
+    calibration = _restore_calibration(settings.get("calibration"), tensors, d, 0)
     return ConditionalLaw(columns, mean, (member,), np.ones(1), outcomes, calibration)
 
 
-def _restore_calibration(kind: Any, scores: Tensor | None, d: int) -> Calibration | None:
-    """What calibrates the intervals, if anything does."""
-    if kind is None and scores is None:
-        return None
-    if kind is None or scores is None:
+def _restore_calibration(kind: Any, tensors: Tensors, d: int, n_parts: int) -> Calibration | None:
+    """What calibrates the intervals, if anything does; ``n_parts`` laws of parts come with it."""
+    scores, parts = tensors.get(_SCORES), None
+    if (kind is None) != (scores is None):
         raise ValueError(f"calibration={kind!r} comes {'without' if scores is None else 'with'} its scores.")
-    return Calibration(sized_array(_SCORES, scores, len(scores), d), text(kind))
+    if _PARTS in tensors:
+        parts = _vector(_PARTS, tensors, torch.int32)
+    if (parts is None) != (n_parts == 0) or (parts is not None and set(parts) != set(range(n_parts))):
+        raise ValueError(f"its calibration does not belong to the laws of {n_parts} parts.")
+    if scores is None:
+        return None
+    kind = {"folds": "cv"}.get(text(kind), kind)  # what version 0.1 called it
+    return Calibration(sized_array(_SCORES, scores, len(scores), d), kind, parts)
 
 
 def _tensor(array: Array, dtype: torch.dtype = torch.float64) -> Tensor:
