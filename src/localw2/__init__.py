@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from localw2.estimators.regression.regressor import LocalW2Regressor
     from localw2.judging.bounds import ErrorBound, error_bound
     from localw2.judging.diagnosis.diagnose import Diagnosis, diagnose
+    from localw2.judging.independence import DependentDrawsWarning
     from localw2.judging.seen_rows import SeenRows, SeenRowsWarning
     from localw2.judging.swap_test.conditional import ConditionalTest, conditional_test
-    from localw2.judging.swap_test.pairs import DependentDrawsWarning
     from localw2.losses.discrepancies import MMD, MSE, EnergyScore, MeanVar, SlicedW2, SquaredW2
     from localw2.losses.objective import Objective, local_w2, w2_squared
     from localw2.models.base import RandomMap
@@ -107,7 +107,7 @@ _HOMES = {
     "judging.diagnosis.diagnose": "Diagnosis diagnose",
     "judging.seen_rows": "SeenRows SeenRowsWarning",
     "judging.swap_test.conditional": "ConditionalTest conditional_test",
-    "judging.swap_test.pairs": "DependentDrawsWarning",
+    "judging.independence": "DependentDrawsWarning",
     "losses.discrepancies": "MMD MSE EnergyScore MeanVar SlicedW2 SquaredW2",
     "losses.objective": "Objective local_w2 w2_squared",
     "models.base": "RandomMap",

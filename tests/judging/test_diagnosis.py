@@ -17,6 +17,7 @@ from localw2.judging.diagnosis.checks import (
     measure_skill,
 )
 from localw2.judging.diagnosis.diagnose import diagnose
+from localw2.judging.independence import DependentDrawsWarning
 from localw2.judging.inputs import Input
 from localw2.judging.seen_rows import SeenRows, SeenRowsWarning
 from localw2.metrics import crps
@@ -86,6 +87,33 @@ def test_power_against_wrong_spread_and_mean(change, kind):
     ]
     right = sum(bool(f.failures) and f.failures[0][0] == kind for f in found)
     assert right >= 18
+
+
+@pytest.mark.parametrize("given", ["draws", "a sampler"])
+def test_noise_that_rows_share_is_noticed(given):
+    """Each draw is right at every row, but one omega serves all rows: ranks are all high or all low."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(size=(300, 1))
+    y = x[:, 0] + rng.normal(size=300)
+    shared = x[:, 0] + rng.normal(size=(60, 1))
+
+    def sampler(x):
+        return x[:, 0] + rng.normal()
+
+    with pytest.warns(DependentDrawsWarning, match=r"about \d+ rows share their noise"):
+        found = diagnose(x, y, shared if given == "draws" else sampler, n_samples=60, random_state=0)
+    assert not found.valid
+    assert found.shared_noise > 200
+    assert found.verdict[0].startswith("Not valid: the draws share noise between rows")
+    assert found.to_dict()["shared_noise"] == found.shared_noise
+
+
+def test_independent_draws_and_few_draws_are_valid():
+    for n_samples in (2, 9, 60):
+        x, y, draws = problem(0, n_samples=n_samples)
+        found = diagnose(x, y, draws, random_state=0)
+        assert found.valid
+        assert found.shared_noise == 1.0
 
 
 def test_power_in_one_region_only():

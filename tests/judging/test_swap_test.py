@@ -13,12 +13,13 @@ from localw2.balls.neighborhoods import Nearest, Neighborhoods
 from localw2.balls.ragged import Balls
 from localw2.datasets import FourStates, Nonlinear
 from localw2.judging import sampler as sampler_module
+from localw2.judging.independence import DependentDrawsWarning
 from localw2.judging.sampler import SamplerDraws
 from localw2.judging.seen_rows import SeenRows, SeenRowsWarning
 from localw2.judging.swap_test import conditional as conditional_testing
 from localw2.judging.swap_test import statistics as swap_statistics
 from localw2.judging.swap_test.conditional import conditional_test
-from localw2.judging.swap_test.pairs import DependentDrawsWarning, DrawMoments
+from localw2.judging.swap_test.pairs import DrawMoments
 from localw2.judging.swap_test.statistics import max_t, measure_distances, permutation_pvalue
 
 TRUTH = Nonlinear()
@@ -630,13 +631,115 @@ def test_too_few_swaps_cannot_reject():
 
 def test_five_rows_cannot_reject():
     x = np.arange(6.0)[:, None]
-    with pytest.warns(UserWarning, match=r"0\.0625"):
-        found = conditional_test(x[:5], np.zeros(5), lambda x: np.ones(5), None, random_state=0)
-    assert "too few" in found.verdict
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        six = conditional_test(x, np.zeros(6), lambda x: np.ones(6), None, random_state=0)
-    assert six.reject
+    for n_permutations in (19, 99):  # all swaps are made, however many were asked for
+        settings = {"n_permutations": n_permutations, "random_state": 0}
+        with pytest.warns(UserWarning, match=r"0\.0625"):
+            found = conditional_test(x[:5], np.zeros(5), lambda x: np.ones(5), None, **settings)
+        assert "too few" in found.verdict
+        assert found.pvalue == 1 / 16
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            six = conditional_test(x, np.zeros(6), lambda x: np.ones(6), None, **settings)
+        assert six.reject
+        assert len(six.null) == 63
+        assert six.pvalue == 1 / 32
+
+
+@pytest.mark.parametrize("n", [3, 5, 7])
+def test_few_rows_are_swapped_in_every_way(n):
+    """The p-value is that of all 2^n swaps, counted here one by one, and it is exact at every level."""
+    rng = np.random.default_rng(n)
+    x, y, yhat = np.zeros((n, 1)), rng.normal(size=n), rng.normal(size=n)
+    settings = {"standardize": False, "random_state": 0, "level": 0.5}
+    found = conditional_test(x, y, lambda x: yhat, None, **settings)
+    values = []
+    for signs in itertools.product([False, True], repeat=n):
+        first, second = np.where(signs, yhat, y), np.where(signs, y, yhat)
+        values.append(np.mean((np.sort(first) - np.sort(second)) ** 2))
+    assert found.pvalue == np.mean(np.array(values) >= values[0] - 1e-12)
+
+
+def test_few_rows_keep_the_level():
+    """2000 data sets of 6 rows and the right sampler: p <= 1/16 in one of 16 at most."""
+    rng = np.random.default_rng(0)
+    x = np.zeros((6, 1))
+    hits = 0
+    for _ in range(2000):
+        y, yhat = rng.normal(size=(2, 6))
+        test = conditional_test(x, y, lambda x, yhat=yhat: yhat, None, standardize=False, level=1 / 16)
+        hits += test.reject
+    assert hits <= 2000 / 16 + 3.3 * np.sqrt(2000 / 16)
+
+
+class TestSeveralDeltas:
+    def test_one_delta_in_a_list_is_that_delta(self):
+        x, y = gaussian_problem()
+        one, several = (
+            conditional_test(x, y, Gaussian(), delta, n_permutations=99, random_state=0)
+            for delta in (0.2, [0.2])
+        )
+        assert one.pvalue == several.pvalue
+        assert one.statistic == several.statistic
+        np.testing.assert_array_equal(one.ball_pvalues, several.ball_pvalues)
+
+    def test_the_largest_z_under_common_swaps(self):
+        """From the definition: each delta's T under the same swaps, standardised, and the largest."""
+        rng = np.random.default_rng(0)
+        x, y, yhat = rng.uniform(size=(8, 1)), rng.normal(size=8), 2 * rng.normal(size=8)
+        deltas = [0.2, None]
+        settings = {"standardize": False, "random_state": 0}
+        found = conditional_test(x, y, lambda x: yhat, deltas, **settings)
+        every = np.array(list(itertools.product([False, True], repeat=8)))
+        near = [np.abs(x - x.T) <= 0.2, np.ones((1, 8), bool)]
+        columns = []
+        for balls in near:
+            balls = [ball for ball in balls if ball.sum() > 1]
+            column = []
+            for signs in every:
+                first, second = np.where(signs, yhat, y), np.where(signs, y, yhat)
+                parts = [((np.sort(first[b]) - np.sort(second[b])) ** 2).sum() for b in balls]
+                column.append(np.sum(parts) / np.sum([b.sum() for b in balls]))
+            columns.append(column)
+        values = np.array(columns).T
+        z = (values - values.mean(0)) / values.std(0)
+        largest = z.max(1)
+        assert found.statistic == pytest.approx(largest[0])
+        assert found.pvalue == np.mean(largest >= largest[0] - 1e-9)
+        each = (largest[:, None] >= z[0] - 1e-9).mean(0)
+        np.testing.assert_allclose(found.delta_pvalues, each)
+        assert found.deltas == (0.2, None)
+        assert "p by delta" in found.summary()
+        assert found.ball_deltas.tolist() == [0] * (len(found.centers) - 1) + [1]
+
+    def test_the_level_is_kept_and_local_and_global_errors_are_found(self):
+        """A test of several deltas is about as powerful as the best of them, whichever that is."""
+        deltas = [0.05, 0.3, None]
+        rejected = {"right": 0, "local": 0, "global": 0}
+        for seed in range(40):
+            rng = np.random.default_rng(seed)
+            x, y = rng.uniform(size=(300, 1)), rng.normal(size=300)
+
+            def sample(x, kind, rng=rng):
+                z = rng.normal(size=len(x))
+                wide = np.where(np.abs(x[:, 0] - 0.3) < 0.04, 6.0, 1.0) if kind == "local" else 1.35
+                return z if kind == "right" else wide * z
+
+            for kind in rejected:
+                test = conditional_test(
+                    x, y, lambda x, kind=kind: sample(x, kind), deltas, n_permutations=99, random_state=seed,
+                    standardize=False, n_centers=60,
+                )  # fmt: skip
+                rejected[kind] += test.reject
+        assert rejected["right"] <= stats.binom(40, 0.05).ppf(0.999)
+        assert rejected["local"] >= 30
+        assert rejected["global"] >= 30
+
+    def test_settings(self):
+        x, y = gaussian_problem()
+        with pytest.raises(ValueError, match="empty"):
+            conditional_test(x, y, Gaussian(), [])
+        axes = conditional_test(x, y, Gaussian(), [0.2, None], n_permutations=19, random_state=0).plot()
+        assert axes[0].get_xlabel() == "largest z of the deltas"
 
 
 @pytest.mark.parametrize("standardize", [True, False])

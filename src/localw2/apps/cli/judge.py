@@ -74,7 +74,8 @@ def compare(
     delta: Annotated[
         str | None,
         typer.Option(
-            metavar="RADIUS|nearest:K|inf", help="Balls to compare in; those of the fit by default."
+            metavar="RADIUS|nearest:K|inf",
+            help="Balls to compare in; those of the fit by default. Several, with commas, make one test.",
         ),
     ] = None,
     permutations: Annotated[
@@ -102,15 +103,17 @@ def compare(
 
     rows = select_rows(load_model(model), data, decimal, features, target, drop_missing)
     estimator = rows.model.estimator
-    balls = getattr(estimator, "delta_", "auto") if delta in (None, "auto") else parse_delta(str(delta))
+    balls = [parse_delta(one.strip()) for one in str(delta or "auto").split(",")]
+    if balls == ["auto"]:
+        balls = [getattr(estimator, "delta_", "auto")]
     norm = getattr(estimator, "norm_", None)
-    if norm is None and isinstance(balls, Nearest):
+    if norm is None and any(isinstance(one, Nearest) for one in balls):
         norm = Weighted.standardised(encode_rows(estimator, rows.X))
     result = conditional_test(
         rows.X,
         rows.y,
         estimator,
-        None if balls == math.inf else balls,
+        [None if one == math.inf else one for one in balls],
         norm=norm,
         n_permutations=permutations,
         level=level,
@@ -118,6 +121,7 @@ def compare(
     )
     names = ("pvalue", "statistic", "level", "reject", "valid", "verdict", "notes", "seen_share")
     found = {"model": model, "data": rows.table.source} | {name: getattr(result, name) for name in names}
+    found["deltas"] = dict(zip(map(str, result.deltas), result.delta_pvalues.tolist(), strict=True))
     found["balls"] = {
         "row": rows.number[result.centers],
         "size": result.ball_sizes,

@@ -112,6 +112,17 @@ class Frame:
             weights = squares @ variances
         return np.diag(np.sqrt(variances))
 
+    def start_at(self, law: CoefficientLaw) -> Array:
+        """The factor of a law that is known to be near."""
+        if self.scale == 0:
+            return np.zeros(self.free.shape)
+        back = np.linalg.pinv(self.turn)
+        inside = back @ law.covariance @ back.T / self.scale**2
+        least = 1e-4 * max(float(np.diag(inside).max()), VARIANCE_FLOOR)
+        if not self.free[1:, 0].any():  # independent coefficients
+            return np.diag(np.sqrt(np.maximum(np.diag(inside), least)))
+        return np.linalg.cholesky((inside + inside.T) / 2 + least * np.eye(len(inside)))
+
     def descend(self, loss: Slope, factor: Array) -> tuple[float, Array]:
         """Minimise a loss of the rows' variances, given with its slope in them, over the factor."""
 
@@ -144,6 +155,58 @@ def most_likely(frame: Frame) -> Array:
     return min(found, key=lambda value_and_factor: value_and_factor[0])[1]
 
 
+def standardise_residuals(design: Array, y: Array, law: CoefficientLaw) -> Array:
+    """Residuals in units of the law's SD at each row, corrected for leverage, with mean 0 and variance 1.
+
+    Rows where the law has next to no spread are left out; without any other, the result is (0,).
+    """
+    residual, variance = y - design @ law.mean, law.variance(design)
+    kept = variance > SCALE_FLOOR**2 * variance.mean()
+    if not kept.any():
+        return np.zeros(1)
+    std = np.sqrt(variance[kept])
+    left = 1 - _leverage(design[kept] / std[:, None])
+    found = residual[kept] / std / np.sqrt(left)
+    found -= found.mean()
+    size = found.std()
+    standardised: Array = found / size if size > 0 else found
+    return standardised
+
+
+def robust_errors(design: Array, y: Array, law: CoefficientLaw, free: Array) -> tuple[Array, Array]:
+    r"""Standard errors of the means and of the variances of the coefficients, (p + 1,) each.
+
+    Those of an M-estimator (a sandwich) with the Gaussian likelihood as its criterion, which hold whatever
+    the law of the coefficients is: with z the products of (1, x) that multiply each entry of the covariance,
+    :math:`w = 1/\sigma^4` and :math:`e = r^2 - \sigma^2`, the estimate moves by
+    :math:`(\sum w z z^T)^{-1} \sum w z e`. Each row's term is divided by 1 minus its leverage (HC3 of
+    MacKinnon and White, 1985), because a row draws the fit towards itself.
+    """
+    residual, variance = y - design @ law.mean, law.variance(design)
+    floor = SCALE_FLOOR**2 * float((residual**2).mean())
+    variance = np.maximum(variance, floor if floor > 0 else 1.0)
+    products = _products(design, free)
+    std = np.sqrt(variance)
+    means = _sandwich(design / std[:, None], residual / std)
+    variances = _sandwich(products / variance[:, None], residual**2 / variance - 1)
+    return means, variances[: design.shape[1]]
+
+
+def _sandwich(columns: Array, errors: Array) -> Array:
+    """Standard errors of least squares with these columns (N, q) and errors (N,), of any variance."""
+    influence = np.linalg.pinv(columns, rcond=1e-9) * (errors / (1 - _leverage(columns)))
+    found: Array = np.sqrt((influence**2).sum(1))
+    return found
+
+
+def _leverage(columns: Array) -> Array:
+    """The leverage of every row, at most .9."""
+    units = np.sqrt((columns**2).sum(0))
+    left, lengths, _ = np.linalg.svd(columns / np.where(units > 0, units, 1), full_matrices=False)
+    found: Array = np.minimum((left[:, lengths > 1e-9 * lengths.max()] ** 2).sum(1), 0.9)
+    return found
+
+
 def _likelihood_of_variance(frame: Frame) -> Slope:
     r"""Minus the mean log-likelihood as a function of the variances, and its slope in them.
 
@@ -160,21 +223,27 @@ def _likelihood_of_variance(frame: Frame) -> Slope:
     return loss
 
 
-def match_balls(frame: Frame, draws: Array, given: Neighborhoods | None, n_neighbors: int) -> Array:
+def match_balls(
+    frame: Frame,
+    draws: Array,
+    given: Neighborhoods | None,
+    n_neighbors: int,
+    near: CoefficientLaw | None = None,
+) -> Array:
     """The factor of smallest debiased local W2, with draws (S, N) of standard normal numbers held fixed.
 
     The mean is the minimiser on singletons, where the debiased loss is weighted least squares; the spread is
-    that on balls. Both compare y in units of the last round's fit (center and scale of ``Objective``).
+    that on balls. Both compare y in units of the last round's fit (center and scale of ``Objective``). From a
+    law that is ``near``, as in a bootstrap, one round is enough.
     """
-    factor = frame.start()
+    factor = frame.start() if near is None else frame.start_at(near)
     noise = torch.from_numpy(draws)
-    for _ in range(ROUNDS):
+    for _ in range(ROUNDS if near is None else 1):
         variance = np.maximum(frame.variance(factor), SCALE_FLOOR**2)
         scale = np.sqrt(variance)
         center = frame.design @ frame.regress(variance)
         # The mean has seen these rows: row i keeps only 1 - h_i of its variance, h the leverage.
-        basis = np.linalg.qr(frame.design / scale[:, None])[0]
-        kept = np.clip(1 - (basis**2).sum(1), 0.1, None)
+        kept = 1 - _leverage(frame.design / scale[:, None])
         outputs = center + (frame.y - center) / np.sqrt(kept)
         hoods = given or _alike(frame, variance, n_neighbors)
         objective = Objective(outputs, hoods, SquaredW2(debiased=True), center, scale)

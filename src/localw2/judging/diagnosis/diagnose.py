@@ -16,6 +16,13 @@ from localw2._wording import align, to_plain
 from localw2.judging.diagnosis import checks
 from localw2.judging.diagnosis.checks import FEW_NEAR, LEVEL
 from localw2.judging.diagnosis.plots import draw_diagnosis
+from localw2.judging.independence import (
+    SHARED_NOISE,
+    DependentDrawsWarning,
+    choose_probe,
+    describe_shared_noise,
+    measure_shared_noise,
+)
 from localw2.judging.inputs import Input
 from localw2.judging.sampler import SamplerDraws, as_inputs, encode_rows, find_owner, has_table
 from localw2.judging.seen_rows import SeenRows, SeenRowsWarning, judge_seen
@@ -46,7 +53,8 @@ class Diagnosis:
     ``score`` is the mean CRPS or, for several outputs, the energy score with outputs in SDs of y; ``skill``
     is 1 - score / base_score, with its standard error. ``spread_ratio`` is the RMS residual divided by the
     predicted SD, for each output, with a 95 % interval (1 is right); ``constant_draws`` counts the rows in
-    which all draws are equal and y differs. Numbers that cannot be computed are NaN, and None in ``to_dict``.
+    which all draws are equal and y differs; ``shared_noise`` is roughly how many rows share the noise of a
+    draw, 1 if they are independent. Numbers that cannot be computed are NaN, and None in ``to_dict``.
     """
 
     n_rows: int
@@ -64,6 +72,7 @@ class Diagnosis:
     spread_ratio: tuple[float, ...]
     spread_interval: tuple[tuple[float, float], ...]
     constant_draws: tuple[int, ...]
+    shared_noise: float
     delta: float
     delta_given: bool
     ball_sizes: Array
@@ -80,6 +89,11 @@ class Diagnosis:
     def place_name(self) -> str:
         """The name of the most relevant column of x, whose values are ``place``."""
         return self.place_input.name
+
+    @property
+    def valid(self) -> bool:
+        """Whether draws are independent between rows, as far as was checked; the p-values need that."""
+        return self.shared_noise <= SHARED_NOISE
 
     @property
     def calibrated(self) -> bool:
@@ -157,7 +171,9 @@ class Diagnosis:
         reach = (ndtri(1 - LEVEL / (2 * self.n_tests)) + ndtri(0.8)) / math.sqrt(self.n_rows)
         spread = 100 * math.expm1(reach / math.sqrt(2))
         errors = f"an error of {reach:.2g} SD in the mean or {spread:.2g} % in the spread"
-        if found:
+        if not self.valid:
+            lines = ["Not valid: the draws share noise between rows. Draw independently for every row."]
+        elif found:
             lines = [f"Not calibrated. {found[0][1]}.", *(f"{words}." for _, words in found[1:4])]
             lines += [f"table() lists {len(found) - 4} more findings."] if len(found) > 4 else []
             lines += list(dict.fromkeys(ADVICE[kind] for kind, _ in found[:4]))
@@ -168,7 +184,7 @@ class Diagnosis:
         else:
             lines = [f"Calibrated as far as {self.n_rows} rows can tell: {errors} would probably show."]
         stuck = max(self.constant_draws)
-        if found and stuck > 0.01 * self.n_rows:
+        if self.valid and found and stuck > 0.01 * self.n_rows:
             lines += [f"The spread has collapsed in {stuck} rows: all their draws are equal, but not to y."]
         return lines + self._describe_skill() + self._describe_inputs()
 
@@ -255,7 +271,8 @@ def diagnose(
     ``x`` is (N, p) and ``y`` (N,) or (N, d). ``sampler`` is a function of x that returns one draw for every
     row, of the shape of y, or has (or is) a method ``sample(X, n_samples=..., random_state=...)``, as the
     estimators do; ``n_samples`` draws are made. It may also be draws already made, (S, N) or (S, N, d), as
-    ``sample`` returns them. Draws must be independent between rows.
+    ``sample`` returns them. Draws must be independent between rows, which is checked (roughly, from 10 draws
+    and 20 rows on); if they are not, there is a warning, and the verdict is "not valid".
 
     The rank of y among its draws (``metrics.pit``) is tested in all rows and in ``n_regions`` quantile groups
     of the predicted mean, the predicted SD and the three most relevant columns of x (of a categorical one, in
@@ -299,6 +316,7 @@ def diagnose(
     training = None if x_train is None else _check_training(encode_rows(owner, x_train), inputs, "x_train")
     outputs = None if y_train is None else _check_training(y_train, y, "y_train")
     _warn_of_seen(owner, training, outputs, inputs, y)
+    shared_noise = _check_independent(samples)
     (n, d), pairs = y.shape, checks.choose_pairs(y.shape[1], rng)
     rows = checks.RowStatistics.of(y, samples, pairs, rng)
     groups, order = checks.check_groups(rows, places, columns, levels, n_regions)
@@ -317,6 +335,7 @@ def diagnose(
         spread_ratio=tuple(ratio for ratio, _ in spreads),
         spread_interval=tuple(interval for _, interval in spreads),
         constant_draws=tuple(((rows.std == 0) & (rows.mean != y)).sum(0).tolist()),
+        shared_noise=shared_noise,
         delta_given=delta is not None,
         **checks.check_inputs(inputs, training, delta, norm, rng),
         pit=rows.pit,
@@ -374,6 +393,19 @@ def _list_columns(owner: Any, x: Any, inputs: Array, names: Any) -> tuple[Array,
     if len(called) != p:
         called = ["x"] if p == 1 else [f"x{i}" for i in range(p)]
     return inputs, [Input(str(name), "number") for name in called]
+
+
+def _check_independent(samples: Array) -> float:
+    """How many rows share the noise of a draw (S, N, d), with a warning if they are many."""
+    rows, columns = choose_probe(*samples.shape[1:])
+    probe = samples[:, rows][..., columns]
+    shared_noise = measure_shared_noise(probe - probe[0])  # so that equal draws differ by exactly 0
+    if shared_noise > SHARED_NOISE:
+        consequence = "Ranks then err together in many rows, and the verdict is not valid."
+        warnings.warn(
+            describe_shared_noise(shared_noise, "the", consequence), DependentDrawsWarning, stacklevel=3
+        )
+    return shared_noise
 
 
 def _warn_of_seen(owner: Any, x_train: Array | None, y_train: Array | None, x: Array, y: Array) -> None:

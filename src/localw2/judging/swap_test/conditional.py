@@ -23,11 +23,12 @@ from localw2.balls.neighborhoods import Nearest, Neighborhoods, check_given
 from localw2.balls.norms import Norm, Weighted, check_norm
 from localw2.balls.ragged import Balls, compact, merge
 from localw2.balls.search import BallSearch, nearest_search, radius_search
+from localw2.judging.independence import SHARED_NOISE, DependentDrawsWarning, describe_shared_noise
 from localw2.judging.sampler import SamplerDraws, as_inputs, encode_rows, find_owner
 from localw2.judging.seen_rows import SeenRows, SeenRowsWarning, judge_seen
-from localw2.judging.swap_test.pairs import DependentDrawsWarning, SwapPairs
+from localw2.judging.swap_test.pairs import SwapPairs
 from localw2.judging.swap_test.plots import draw_test
-from localw2.judging.swap_test.statistics import max_t, measure_distances, permutation_pvalue
+from localw2.judging.swap_test.statistics import max_t, measure_distances, permutation_pvalue, standardise
 
 # Limits on the number of balls, and on edges (ball, row) times columns (directions, times), that hold unless
 # n_centers is given: 999 swaps then take some seconds. Overlapping balls carry the same information: 30 had
@@ -38,8 +39,8 @@ MOST_CENTERS, LEAST_CENTERS, MOST_EDGES = 500, 50, 1 << 18
 # .93 for a third, .96 for half of the rows), but missed shifts whose sign depends on x (four inputs: .72 for
 # a fifth, .52 for a third); below a tenth, power fell against all but the most local errors.
 AUTO_SHARE, AUTO_SHARE_OF_ONE_INPUT, LEAST_AUTO = 5, 3, 20
-# Noise that more rows than this share (see DrawMoments.measure_dependence) invalidates the test.
-SHARED_NOISE = 5.0
+# Up to this many rows all 2^N swaps are made, none of them twice, instead of random ones.
+ENUMERATED_ROWS = 10
 
 
 @final
@@ -54,6 +55,10 @@ class ConditionalTest:
     ``ball_limit`` is the z that a ball must exceed to be rejected. ``seen_share`` is the share of the
     ``n_rows`` rows that equal training rows (NaN if unknown), and ``seen`` whether it is larger than chance
     explains; ``shared_noise`` is roughly how many rows share the noise of a draw, 1 if they are independent.
+    ``smallest`` is the smallest p-value that was possible.
+
+    Of several deltas (``deltas``), ``statistic`` is the largest z of all, ``ball_deltas`` (n,) says which one
+    a ball belongs to, and ``delta_pvalues`` has a p-value for each delta, adjusted for looking at all.
     """
 
     pvalue: float
@@ -71,6 +76,10 @@ class ConditionalTest:
     seen: bool
     shared_noise: float
     notes: tuple[str, ...]
+    smallest: float
+    deltas: tuple[Any, ...]
+    ball_deltas: Array
+    delta_pvalues: Array
 
     @property
     def reject(self) -> bool:
@@ -95,7 +104,7 @@ class ConditionalTest:
             return f"Not valid: {share} of these rows are training rows. Test the sampler on new rows."
         if not self.valid:
             return "Not valid: the draws share noise between rows. Draw independently for every row."
-        if not self.reject and _too_few(self.n_rows, self.level):
+        if self.smallest > self.level:
             return "There are too few rows to tell."
         if not self.reject:
             return "No difference was found between the sampler's distribution of y given x and the data's."
@@ -121,7 +130,11 @@ class ConditionalTest:
         if sizes.min() < sizes.max():
             extent = f"{sizes.min()} to {sizes.max()} rows (median {np.median(sizes):.0f})"
         balls = f"{len(sizes)} {'balls' if len(sizes) > 1 else 'ball'} of {extent}"
-        return "\n".join([self.verdict, figures, balls, *self.notes])
+        each = []
+        if len(self.deltas) > 1:
+            found = [f"{d}: {p:.3g}" for d, p in zip(self.deltas, self.delta_pvalues, strict=True)]
+            each = [f"p by delta, adjusted for looking at all: {', '.join(found)}"]
+        return "\n".join([self.verdict, figures, *each, balls, *self.notes])
 
     def __repr__(self) -> str:
         return f"ConditionalTest(p = {self.pvalue:.4g}: {self.verdict})"
@@ -139,7 +152,7 @@ def conditional_test(
     x: Any,
     y: Any,
     sampler: Any,
-    delta: float | Nearest | Neighborhoods | str | None = "auto",
+    delta: Any = "auto",
     *,
     norm: Norm | None = None,
     n_permutations: int = 999,
@@ -166,7 +179,9 @@ def conditional_test(
     standardised columns unless ``norm`` is given. It depends on x alone and not on y or yhat, so a swap
     cannot change the balls and the p-value stays exact. Other balls of these rows are taken as they are, such
     as ``delta=Neighborhoods.leaves(forest, x)``: one of the balls of each centre, at random. They too must
-    not depend on y, so the forest must have been grown on other rows.
+    not depend on y, so the forest must have been grown on other rows. Small balls find local errors, large
+    ones small errors that are everywhere. **A list of deltas** makes one test of all: under the same swaps,
+    each T is standardised by its mean and SD over all swaps, and the largest counts.
 
     x is (N, p); y is (N,), (N, d), or (N, T, d) for trajectories, each of which is swapped as a whole.
     ``sampler`` is a function of x that returns one draw for every row, of the shape of y, or it has (or is) a
@@ -188,7 +203,9 @@ def conditional_test(
 
     ``n_centers`` is the number of balls, centred at random rows (None: 500, or fewer if that would take more
     than seconds). Each is thinned to ``max_size`` rows, except the single ball of ``delta=None``. In a ball
-    of one row a swap changes nothing.
+    of one row a swap changes nothing. With 10 rows or fewer all swaps are made instead of random ones; the
+    swap of all rows ties with the data, so p is at least 2^(1 - N), and with five rows or fewer nothing can
+    be rejected at level .05.
 
     >>> rng = np.random.default_rng(0)
     >>> x = rng.uniform(size=(500, 1))
@@ -202,34 +219,40 @@ def conditional_test(
     rows, outputs = _check_data(encode_rows(owner, x), y)
     level = check_probability(level, "level")
     n_permutations = check_count(n_permutations, "n_permutations", 1)
-    _warn_of_few(n_permutations, len(rows), level)
     standardize = check_flag(standardize, "standardize")
     n_draws = check_count(n_moment_draws, "n_moment_draws", 2) if standardize else 0
     n_directions = check_count(n_directions, "n_directions", 1)
+    deltas = _list_deltas(delta)
     rng = np.random.default_rng(seed_from(random_state))
     draws = SamplerDraws.of(sampler, as_inputs(owner, x, rows), outputs.shape)
     share, seen = _check_unseen(owner, fitted_on, rows, as_array(y, "y"))
     pairs = SwapPairs.of(outputs, draws, n_draws, n_directions, rng)
     _check_independent(pairs)
-    centers, balls = _find_balls(rows, delta, norm, max_size, n_centers, pairs.y.shape[1], rng)
-    distinct, ball_of_center, copies = merge(balls, np.ones(len(centers)))
+    found = [_find_balls(rows, one, norm, max_size, n_centers, pairs.y.shape[1], rng) for one in deltas]
+    centers, balls = np.concatenate([c for c, _ in found]), Balls.join([b for _, b in found])
+    which = np.repeat(np.arange(len(deltas)), [len(c) for c, _ in found])
+    distinct, ball_of_center, _ = merge(balls, np.ones(len(centers)))
     used, local = compact(distinct)
-    swaps = rng.integers(0, 2, (n_permutations + 1, len(used)), dtype=np.uint8).astype(bool)
-    swaps[0] = False
+    swaps, smallest = _choose_swaps(n_permutations, len(used), level, rng)
     distances = measure_distances(pairs.y[used], pairs.yhat[used], local, swaps)
     # Weighted by ball size, the noise of a ball (1/m under the null) counts the same everywhere. Where the
     # density of x varies this had more power than a plain mean (.62 against .55 at an SD 20 % too small, 40
     # runs); where it is uniform neither was clearly better (.70 against .75 at N = 400).
-    weights = copies * distinct.sizes
-    values = distances @ (weights / weights.sum())
+    weights = np.zeros((len(distinct.sizes), len(deltas)))
+    np.add.at(weights, (ball_of_center, which), balls.sizes)
+    values = distances @ (weights / weights.sum(0))
+    _, delta_pvalues, _ = max_t(values, level)
+    statistics = values[:, 0]
+    if len(deltas) > 1:
+        statistics = standardise(values).max(1)
     z, pvalues, limit = max_t(distances, level)
     notes = pairs.notes
     if share > 0 and not seen:
         notes += (f"{100 * share:.3g} % of these rows equal training rows: few, or no more than by chance.",)
     return ConditionalTest(
-        pvalue=permutation_pvalue(float(values[0]), values[1:]),
-        statistic=float(values[0]),
-        null=values[1:],
+        pvalue=permutation_pvalue(float(statistics[0]), statistics[1:]),
+        statistic=float(statistics[0]),
+        null=statistics[1:],
         level=level,
         centers=centers,
         center_x=rows[centers],
@@ -242,7 +265,44 @@ def conditional_test(
         seen=seen,
         shared_noise=pairs.shared_noise,
         notes=notes,
+        smallest=smallest,
+        deltas=deltas,
+        ball_deltas=which,
+        delta_pvalues=delta_pvalues,
     )
+
+
+def _list_deltas(delta: Any) -> tuple[Any, ...]:
+    """The deltas of a test, one or several."""
+    deltas = tuple(delta) if isinstance(delta, list | tuple) else (delta,)
+    if not deltas:
+        raise ValueError("delta=[] is empty; give at least one radius, Nearest(k), None or 'auto'.")
+    return deltas
+
+
+def _choose_swaps(n_swaps: int, n_rows: int, level: float, rng: np.random.Generator) -> tuple[Array, float]:
+    """Swaps (P, N), none of the rows in the first, and the smallest p-value that they can give.
+
+    Of few rows all 2^N swaps are made. Otherwise they are random, the identity among the possible ones.
+    """
+    if n_rows <= ENUMERATED_ROWS:
+        numbers = np.arange(2**n_rows)[:, None]
+        swaps, smallest = (numbers >> np.arange(n_rows)) & 1 == 1, 2.0 ** (1 - n_rows)
+        why = f"{n_rows} rows allow only {2 ** (n_rows - 1)} different swaps"
+        instead = "Pass more rows."
+    else:
+        swaps = rng.integers(0, 2, (n_swaps + 1, n_rows), dtype=np.uint8).astype(bool)
+        swaps[0] = False
+        smallest, why = 1 / (n_swaps + 1), f"there are n_permutations={n_swaps} swaps"
+        instead = f"Use at least {math.ceil(1 / level - 1e-9) - 1}, preferably 999."
+    if smallest > level * (1 + 1e-9):
+        warnings.warn(
+            f"{why}, so the p-value is at least {smallest:.3g} and nothing can be rejected at level "
+            f"{level:g}. {instead}",
+            stacklevel=3,
+        )
+        return swaps, smallest
+    return swaps, min(smallest, level)
 
 
 def _check_data(x: Any, y: Any) -> tuple[Array, Array]:
@@ -255,26 +315,6 @@ def _check_data(x: Any, y: Any) -> tuple[Array, Array]:
     if len(rows) < 2:
         raise ValueError("one row cannot be tested: swapping its y and yhat changes nothing. Pass more rows.")
     return rows, outputs
-
-
-def _too_few(n_rows: int, level: float) -> bool:
-    """Whether no p-value can reach the level; swapping all rows gives the same statistic, hence a tie."""
-    return 2.0 ** (1 - n_rows) > level
-
-
-def _warn_of_few(n_swaps: int, n_rows: int, level: float) -> None:
-    if 1 / (n_swaps + 1) > level * (1 + 1e-9):
-        warnings.warn(
-            f"n_permutations={n_swaps} gives no p-value below {1 / (n_swaps + 1):.3g}, so nothing can be "
-            f"rejected at level {level:g}. Use at least {math.ceil(1 / level - 1e-9) - 1}, preferably 999.",
-            stacklevel=3,
-        )
-    if _too_few(n_rows, level):
-        warnings.warn(
-            f"{n_rows} rows allow only {2 ** (n_rows - 1)} different swaps, so the exact p-value is at least "
-            f"{2.0 ** (1 - n_rows):.3g} and nothing can be rejected at level {level:g}. Pass more rows.",
-            stacklevel=3,
-        )
 
 
 def _sketch_training_rows(owner: Any, pair: Any, x: Array, y: Array) -> tuple[SeenRows, Array, Array]:
@@ -320,11 +360,7 @@ def _check_unseen(owner: Any, fitted_on: Any, x: Array, y: Array) -> tuple[float
 
 def _check_independent(pairs: SwapPairs) -> None:
     if pairs.shared_noise > SHARED_NOISE:
-        problem = (
-            f"the sampler's draws are not independent between rows: about {pairs.shared_noise:.0f} rows "
-            "share their noise, as when a call uses one omega or one set of weights for all rows. The "
-            "p-value is not valid. Draw independently for every row, as the estimators' sample does."
-        )
+        problem = describe_shared_noise(pairs.shared_noise, "the sampler's", "The p-value is not valid.")
     elif pairs.repeats:
         problem = (
             "the sampler's draws repeat: some that should be new equal the draw that is compared with y, as "

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
-from scipy import stats
 
 from localw2._validation import Array
+from localw2.judging.independence import LEAST_DRAWS, choose_probe, measure_shared_noise, space_evenly
 
 if TYPE_CHECKING:
     from localw2.judging.sampler import SamplerDraws
@@ -30,16 +30,8 @@ CUT = 3.0
 LEAST_STD = 1e-3
 # A draw that equals y in at least this many distinct values is the data themselves, not chance.
 MANY_VALUES = 20
-# Rows and columns of the draws that are kept to see whether rows share their noise.
-PROBED_ROWS, PROBED_COLUMNS = 1000, 8
-# With fewer draws or rows than these, shared noise cannot be told from chance.
-LEAST_DRAWS, LEAST_ROWS = 10, 20
 # Draws that repeat the pair give a warning only where fewer than this many are expected by chance.
 SURELY_REPEATED = 1e-3
-
-
-class DependentDrawsWarning(UserWarning):
-    """A sampler's draws are not independent, either between rows or between calls."""
 
 
 @final
@@ -84,7 +76,7 @@ class SwapPairs:
             column = pairs[0, :, 0, :1]  # for both members, so that every distance is 0
             note = "The draw equals y in every row, so there is nothing to swap."
             return cls(column, column, notes=(note,))
-        times = moving[_space_evenly(len(moving), MOST_TIMES)]
+        times = moving[space_evenly(len(moving), MOST_TIMES)]
         pairs = pairs[:, :, times]
 
         def pick(chunk: Array) -> Array:
@@ -131,7 +123,7 @@ class DrawMoments:
         """
         # One of the draws is subtracted, so that the SD of identical draws is exactly 0, whatever their size.
         pivot = pick(draws.one(rng)[None])[0]
-        rows, columns = map(_space_evenly, pivot.shape, (PROBED_ROWS, PROBED_COLUMNS))
+        rows, columns = choose_probe(*pivot.shape)
         # Index 0 is for new draws, 1 for those that repeat the pair.
         count, total, square = np.zeros(2, np.int64), np.zeros((2, *pivot.shape)), np.zeros((2, *pivot.shape))
         matches, found_yhat, probes = np.zeros(len(pivot)), False, []
@@ -159,42 +151,10 @@ class DrawMoments:
         return cls(
             mean=pivot + total / max(n_kept, 1),
             std=np.sqrt(variance / max(n_kept - 1, 1)),
-            shared_noise=_measure_shared_noise(np.concatenate(probes)),
+            shared_noise=measure_shared_noise(np.concatenate(probes)),
             n_left_out=n - n_kept,
             repeats=found_yhat and bool(by_chance < SURELY_REPEATED) and not all_equal,
         )
-
-
-def _measure_shared_noise(probe: Array) -> float:
-    r"""How many rows share the noise of a draw (S, R, C): about 1 if rows are independent, g if g rows do.
-
-    With e the draws standardised in each of the R rows, :math:`\langle e_s, e_t\rangle / R` of two draws
-    has variance 1/R around 0; noise common to g rows makes that g/R, whatever its sign in each row. The
-    result is the largest such factor over the columns, and 1.0 where there are too few draws or rows.
-    """
-    distinct = np.unique(probe.reshape(len(probe), -1), axis=0)
-    if min(LEAST_DRAWS, len(probe) / 2) <= len(distinct) < len(probe):  # repeats are not shared noise
-        probe = distinct.reshape(-1, *probe.shape[1:])
-    n, factors = len(probe), [1.0]
-    if n < LEAST_DRAWS:
-        return 1.0
-    centred = probe - probe.mean(0)
-    spread = np.sqrt((centred**2).sum(0) / (n - 1))
-    for column, std in zip(np.moveaxis(centred, 2, 0), spread.T, strict=True):
-        moving = std > 1e-9 * std.max(initial=0.0)
-        if moving.sum() < LEAST_ROWS:
-            continue
-        e = column[:, moving] / std[moving]
-        products = (e @ e.T / e.shape[1] + 1 / n)[np.triu_indices(n, 1)]  # after centring their mean is -1/n
-        factor = e.shape[1] * float(np.mean(products**2))
-        if stats.chi2.sf(factor * len(products), len(products)) <= 1e-6:  # not by chance
-            factors.append(factor)
-    return max(factors)
-
-
-def _space_evenly(n: int, most: int) -> Array:
-    """At most ``most`` of 0 .. n - 1, evenly spaced."""
-    return np.unique(np.linspace(0, n - 1, min(n, most)).round().astype(np.int64))
 
 
 def _standardize(pairs: Array, moments: DrawMoments, n_draws: int) -> tuple[Array, tuple[str, ...]]:

@@ -21,7 +21,8 @@ def draw_test(test: ConditionalTest, axes: Any = None) -> Any:
     axes = _panels(axes, 1 if len(test.centers) == 1 else 2)
     axes[0].hist(test.null, bins="auto", color=DATA, alpha=0.6, label=f"after {len(test.null)} swaps")
     axes[0].axvline(test.statistic, color=TRUTH, lw=2, label=f"observed, p = {test.pvalue:.3g}")
-    axes[0].set(xlabel="local squared W2", ylabel="swaps")
+    several = len(test.deltas) > 1
+    axes[0].set(xlabel="largest z of the deltas" if several else "local squared W2", ylabel="swaps")
     if len(axes) == 2:
         (_draw_plane if test.center_x.shape[1] == 2 else _draw_line)(axes[1], test)
     for ax in axes:

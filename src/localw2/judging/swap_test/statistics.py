@@ -68,6 +68,14 @@ def permutation_pvalue(observed: float, null: Array) -> float:
     return float((1 + np.count_nonzero(null >= observed - TIE * abs(observed))) / (len(null) + 1))
 
 
+def standardise(distances: Array) -> Array:
+    """Each column (B + 1,) by its mean and SD; 0 where it does not vary."""
+    mean, spread = distances.mean(0), distances.std(0)
+    moves = spread > TIE * mean
+    z: Array = np.where(moves, distances - mean, 0.0) / np.where(moves, spread, 1.0)
+    return z
+
+
 def max_t(distances: Array, level: float) -> tuple[Array, Array, float]:
     r"""Westfall and Young's max-T over balls: z, adjusted p-values, and the z that a rejected ball exceeds.
 
@@ -82,9 +90,7 @@ def max_t(distances: Array, level: float) -> tuple[Array, Array, float]:
     >>> z.round(2), p, round(limit, 2)
     (array([ 1.72, -0.58]), array([0.5, 1. ]), -0.37)
     """
-    mean, spread = distances.mean(0), distances.std(0)
-    moves = spread > TIE * mean
-    z = np.where(moves, distances - mean, 0.0) / np.where(moves, spread, 1.0)
+    z = standardise(distances)
     highest = np.sort(z[1:].max(1))
     observed = z[0]
     exceeding = len(highest) - np.searchsorted(highest, observed - TIE * np.abs(observed))
