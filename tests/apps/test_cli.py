@@ -152,7 +152,7 @@ def test_flags_win_over_the_file(folder, tmp_path):
     ("content", "message"),
     [
         ("epoch = 3", "Did you mean 'epochs'"),
-        ("[fit]\nquantile = 1", "Known are base, bounds, calibrate,"),
+        ("[fit]\nquantile = 1", "Known are base, bounds, calibrate, calibration,"),
         ("[fitt]\nseed = 1", "Did you mean 'fit'"),
         ("seed = ", "TOML"),
     ],
@@ -204,6 +204,15 @@ def test_some_of_the_rows_are_taken_at_random(folder, tmp_path):
     assert found(f"{command} --max-rows 149")["rows"] == 149
     again = found(f"{command} --max-rows 40 --hold-out 0.25")
     assert again["loss"] == few["loss"]
+
+
+@pytest.mark.parametrize("kind", ["split", "cv", "cv+"])
+def test_calibration_is_named_and_kept(folder, tmp_path, kind):
+    out = tmp_path / "m"
+    done = found(f"{FIT} --law balls --base ridge --calibration {kind} --out {out}")
+    assert done["calibration"] == kind
+    assert localw2.load(out).calibration_.kind == kind
+    assert found(f"predict {out} data.csv --out {tmp_path / 'p.csv'}")["rows"] == 150
 
 
 def test_fit_from_standard_input_and_parquet(folder, tmp_path):
@@ -382,6 +391,9 @@ def test_the_test_rejects_what_is_wrong_and_says_so_by_its_exit_code(folder, hel
     assert wrong["pvalue"] == 0.01
     assert wrong["reject"]
     assert set(wrong["balls"]["size"]) == {20}
+    several = found(f"test m.lw2 {tmp_path / 'wrong.csv'} --permutations 99 --delta nearest:20,inf")
+    assert list(several["deltas"]) == ["Nearest(k=20)", "one ball of all rows"]
+    assert several["reject"]
     summary = run(f"test m.lw2 {tmp_path / 'wrong.csv'} --permutations 99 --fail-on-reject", code=1).stdout
     assert "differs from the data's" in summary
 

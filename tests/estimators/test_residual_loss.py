@@ -56,6 +56,22 @@ def test_fits_on_small_balls_keep_the_spread_campaign(k):
     assert np.mean(found) == pytest.approx(1, abs=0.02)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("k", K)
+def test_the_default_network_keeps_the_spread_of_pure_noise(k):
+    """Everything at its default but the balls, 400 rows: within 2 % of the truth, and 2 standard errors."""
+    found = []
+    for seed in range(12):
+        rng = np.random.default_rng([seed, 400])
+        model = LocalW2Regressor("network", delta=Nearest(k), random_state=seed)
+        model.fit(rng.normal(size=(400, 2)), rng.normal(size=400))
+        _, std = model.predict(rng.normal(size=(500, 2)), return_std=True)
+        found.append(np.sqrt((std**2).mean()))
+    error = np.std(found) / 12**0.5
+    print(f"\n{k} rows per ball, default network: fitted / true spread {np.mean(found):.3f} +- {error:.3f}")
+    assert abs(np.mean(found) - 1) < 0.02 + 2 * error
+
+
 def test_blocks_of_leaves_share_out_the_anchor():
     """Weighted by their leaves, blocks add up to the loss; the penalty of all leaves is the plain mean."""
     rng = np.random.default_rng(0)

@@ -25,7 +25,7 @@ def test_terms_are_the_formula(d):
     rate = (lambda k: k**-0.25 * np.log(1 + k) ** 0.5) if d <= 4 else (lambda k: k ** (-1 / d))
     expected = [8 * 3 * M * np.mean([rate(k) for k in counted(x, delta)]) for delta in deltas]
     np.testing.assert_allclose(found.sampling, expected)
-    np.testing.assert_allclose(found.rows, 4 * M / np.sqrt(80))
+    np.testing.assert_allclose(found.rows, 2 * M / np.sqrt(80))
     np.testing.assert_allclose(found.smoothing, 8 * np.sqrt(M) * 2 * deltas)
     np.testing.assert_allclose(found.total, found.rows + found.sampling + found.smoothing)
     assert found.ball_sizes[-1] == 80

@@ -109,3 +109,77 @@ def test_for_two_outputs_the_truth_wins_with_ten_rows():
     for balls, discrepancy in ((1500, SquaredW2(debiased=True)), (6000, SlicedW2(8, debiased=True))):
         gap, error = excess(10, balls, discrepancy)
         assert gap > 4.5 * error
+
+
+def best_spread(residuals):
+    """The s for which s times standard normal draws has the smallest expected debiased loss, balls (B, n)."""
+    normal = order_means(stats.norm(), residuals.shape[1])
+    return float(np.sort(residuals, axis=1).mean(0) @ normal / (normal @ normal))
+
+
+def test_the_truth_pays_the_variance_of_the_order_statistics():
+    """c of identity (2), from the loss itself, for exponential rows: 1/n sum of Var y_(k) in closed form."""
+    rng, n, balls = np.random.default_rng(0), 5, 40_000
+    y, right = (torch.tensor(rng.exponential(size=(*s, n, balls, 1))) for s in ((), (4,)))
+    parts = []
+    for part in np.array_split(np.arange(balls), 40):
+        objective = Objective(y[:, part], Neighborhoods.whole(n), SquaredW2(debiased=True))
+        parts.append(float(objective(right[:, :, part])))
+    # Renyi: y_(k) is the sum of k independent exponentials with rates n, n - 1, ..., n - k + 1.
+    expected = np.mean([np.sum(1 / np.arange(n, n - k, -1.0) ** 2) for k in range(1, n + 1)])
+    assert abs(np.mean(parts) - expected) < 4.5 * np.std(parts) / math.sqrt(40)
+
+
+def test_identity_needs_no_independence_inside_y_or_inside_yhat():
+    """Rows of a ball share noise, on both sides, by different amounts; only y and yhat are independent."""
+    rng, n, balls = np.random.default_rng(0), 5, 40_000
+
+    def draw(shape, shared):
+        own, common = rng.normal(size=(*shape, n, balls, 1)), rng.normal(size=(*shape, 1, balls, 1))
+        return torch.tensor(math.sqrt(1 - shared) * own + math.sqrt(shared) * common)
+
+    y, wrong, right = draw((), 0.5), draw((4,), 0.0), draw((4,), 0.5)
+    found, error = simulated_gap(y, wrong, right, SquaredW2(debiased=True))
+    # Noise common to a ball adds its mean, 0, to every order statistic; the rest has variance .5.
+    expected = (1 - math.sqrt(0.5)) ** 2 * np.mean(order_means(stats.norm(), n) ** 2)
+    assert abs(found - expected) < 4.5 * error
+    # So the right margins with independent draws are not best for dependent rows: narrower ones are.
+    narrow = draw((4,), 0.0) * math.sqrt(0.5)
+    better, error = simulated_gap(y, narrow, wrong, SquaredW2(debiased=True))
+    assert better < -4.5 * error
+
+
+@pytest.mark.parametrize("n", [5, 20, 60])
+def test_out_of_fold_residuals_of_an_intercept_inflate_the_spread(n):
+    """One row left out at a time: n / (n - 1), more than the sqrt(1 + 1/n) of new rows."""
+    y = np.random.default_rng(0).normal(size=(200_000 // n, n))
+    residuals = y - (y.sum(1, keepdims=True) - y) / (n - 1)
+    # A ball's estimate of the spread varies by about 1 / sqrt(2 n), and there are 200 000 rows.
+    assert best_spread(residuals) == pytest.approx(n / (n - 1), abs=4.5 / math.sqrt(2 * 200_000))
+    assert n / (n - 1) > math.sqrt(1 + 1 / n)
+
+
+@pytest.mark.parametrize(("n", "shrunk"), [(12, 0.908), (24, 0.956), (48, 0.978)])
+def test_own_scale_of_a_ball_shrinks_the_spread(n, shrunk):
+    """Residuals divided by their mean absolute value in the same ball; that of 150 others does no harm."""
+    y = np.random.default_rng(0).normal(size=(400_000 // n, n))
+    normal = order_means(stats.norm(), n)
+    fits = np.sort(y, axis=1) @ normal
+
+    def best(scale):
+        return float((fits / scale**2).mean() / ((normal @ normal) * (1 / scale**2).mean()))
+
+    own = np.abs(y).mean(1)
+    assert best(own) == pytest.approx(shrunk, abs=0.006)
+    others = np.abs(np.random.default_rng(1).normal(size=(len(y), 150))).mean(1)
+    assert best(others) == pytest.approx(1, abs=4.5 / math.sqrt(2 * 400_000) + 0.002)
+
+
+def test_the_mean_of_bounded_values_deviates_by_half_of_the_printed_term():
+    """Values in [0, 4M]: a fair coin on both ends is the worst case, and 2M / sqrt(N) bounds it."""
+    rng, M = np.random.default_rng(0), 1.0
+    for n in (1, 10, 100):
+        coins = 4 * M * rng.integers(0, 2, (20_000, n)).mean(1)
+        deviation = np.abs(coins - 2 * M).mean()
+        assert deviation <= 2 * M / math.sqrt(n) * (1 + 1e-9)
+        assert deviation > 0.75 * 2 * M / math.sqrt(n)  # sqrt(2 / pi) of it as n grows

@@ -66,7 +66,7 @@ class ErrorBound:
             (self.total, "bound", MODEL, 2.5, "-"),
             (self.sampling, r"few rows per ball: $8CM\,E\,h(N(x, \delta), d)$", MODEL, 1.2, "--"),
             (self.smoothing, r"change within a ball: $8\sqrt{M}L\delta$", MODEL, 1.2, ":"),
-            (self.rows, r"finite number of rows: $4M/\sqrt{N}$", DATA, 1.2, "-."),
+            (self.rows, r"finite number of rows: $2M/\sqrt{N}$", DATA, 1.2, "-."),
         ):
             ax.plot(self.deltas, values, label=label, color=color, lw=width, ls=line)
         best = rf"minimum of the bound, $\delta$ = {self.best_delta:.2g}"
@@ -116,7 +116,10 @@ def error_bound(
 ) -> ErrorBound:
     r"""Bound how far the local loss may be from what it estimates, for each delta (paper, Theorem 1).
 
-    .. math:: E\,|W - W_\delta^e| \le \frac{4 M}{\sqrt N} + 8 C M\, E[h(N(x, \delta), d)] + 8 \sqrt M L \delta
+    .. math:: E\,|W - W_\delta^e| \le \frac{2 M}{\sqrt N} + 8 C M\, E[h(N(x, \delta), d)] + 8 \sqrt M L \delta
+
+    (The paper has 4 M in the first term; half of it is enough, see the page on theory.) It holds for a fixed
+    model, whose draws are independent of y.
 
     **A rate, not a certificate.** C is an unknown constant (1 is assumed), M and L are estimated. The bound
     shows how the terms trade off, not the size of an error.
@@ -164,7 +167,7 @@ def error_bound(
     return ErrorBound(
         deltas=radii,
         ball_sizes=np.array([np.median(counts) for counts in sizes]),
-        rows=np.full(len(radii), 4 * bound / np.sqrt(n)),
+        rows=np.full(len(radii), 2 * bound / np.sqrt(n)),
         sampling=8 * constant * bound * np.array([sampling_rate(counts, d).mean() for counts in sizes]),
         smoothing=8 * np.sqrt(bound) * slope * radii,
         bound=bound,

@@ -35,6 +35,7 @@ _OF_NETWORK = ("epochs", "learning_rate", "width", "depth")  # settings of the n
 _PURPOSE, _CHOSEN = 7, 8  # keep these random numbers apart from others of the same seed
 
 LawName = StrEnum("LawName", ["auto", "network", "balls"])
+CalibrationName = StrEnum("CalibrationName", {"split": "split", "cv": "cv", "cv_plus": "cv+"})
 Base = StrEnum("Base", ["auto", "none", "ridge", "boosting"])
 NormName = StrEnum("NormName", ["auto", "euclidean", "standardised"])
 
@@ -58,6 +59,10 @@ def fit(
         bool,
         typer.Option("--calibrate", help="Calibrate intervals to their nominal coverage; takes longer."),
     ] = False,
+    calibration: Annotated[
+        CalibrationName | None,
+        typer.Option(help="How to calibrate them; by default split from 2000 rows on, else cv."),
+    ] = None,
     bounds: Annotated[
         str, typer.Option(metavar="auto|none|LOW,HIGH", help="Bounds of the target; either may be empty.")
     ] = "auto",
@@ -136,7 +141,7 @@ def fit(
         base=choose_base(base),
         delta=balls,
         norm=choose_norm(norm, X.iloc[rows], y[rows]),
-        calibrate=calibrate,
+        calibrate=calibrate if calibration is None else str(calibration),
         bounds=limits,
         values=levels,
         device=device,

@@ -121,7 +121,7 @@ def compare(
     )
     names = ("pvalue", "statistic", "level", "reject", "valid", "verdict", "notes", "seen_share")
     found = {"model": model, "data": rows.table.source} | {name: getattr(result, name) for name in names}
-    found["deltas"] = dict(zip(map(str, result.deltas), result.delta_pvalues.tolist(), strict=True))
+    found["deltas"] = dict(zip(result.delta_names, result.delta_pvalues.tolist(), strict=True))
     found["balls"] = {
         "row": rows.number[result.centers],
         "size": result.ball_sizes,

@@ -97,6 +97,11 @@ class ConditionalTest:
         return not self.seen and self.shared_noise <= SHARED_NOISE
 
     @property
+    def delta_names(self) -> list[str]:
+        """What to call the deltas."""
+        return ["one ball of all rows" if delta is None else str(delta) for delta in self.deltas]
+
+    @property
     def verdict(self) -> str:
         """The outcome in words."""
         if self.seen:
@@ -132,7 +137,7 @@ class ConditionalTest:
         balls = f"{len(sizes)} {'balls' if len(sizes) > 1 else 'ball'} of {extent}"
         each = []
         if len(self.deltas) > 1:
-            found = [f"{d}: {p:.3g}" for d, p in zip(self.deltas, self.delta_pvalues, strict=True)]
+            found = [f"{d}: {p:.3g}" for d, p in zip(self.delta_names, self.delta_pvalues, strict=True)]
             each = [f"p by delta, adjusted for looking at all: {', '.join(found)}"]
         return "\n".join([self.verdict, figures, *each, balls, *self.notes])
 

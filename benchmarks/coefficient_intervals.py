@@ -1,0 +1,62 @@
+"""How often 90 % intervals of random coefficients hold the truth, for coefficients of several laws.
+
+    python benchmarks/coefficient_intervals.py [--methods ml w2] [--tables 200] [--refits 99] [--rows 400]
+
+Tables of 400 rows and two standard normal columns; coefficients are Gaussian, t with 5 degrees of freedom
+(heavy tails) or exponential (skewed). Prints the coverage of the means and of the SDs, intercept first. With
+200 tables the standard error of each is .021. Half a minute a law for ml, ten for w2.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+import numpy as np
+
+from localw2 import RandomCoefficientRegressor
+
+MEANS, STDS = np.array([1.0, 2.0, -1.0]), np.array([0.5, 1.0, 0.7])
+LAWS: dict[str, Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]] = {
+    "Gaussian": lambda rng, shape: rng.normal(size=shape),
+    "t5": lambda rng, shape: rng.standard_t(5, size=shape) / np.sqrt(5 / 3),
+    "exponential": lambda rng, shape: rng.exponential(size=shape) - 1,
+}
+
+
+def measure_coverage(method: str, law: str, n: int, n_tables: int, n_refits: int) -> np.ndarray:
+    """The share of tables whose intervals hold the truth, (2, 3): means, then SDs."""
+    hits = []
+    for seed in range(n_tables):
+        rng = np.random.default_rng([seed, 7])
+        x = rng.normal(size=(n, 2))
+        design = np.column_stack([np.ones(n), x])
+        y = (design * (MEANS + STDS * LAWS[law](rng, design.shape))).sum(1)
+        model = RandomCoefficientRegressor(method, n_bootstrap=n_refits, random_state=seed).fit(x, y)
+        for kind, truth in (("mean", MEANS), ("std", STDS)):
+            ends = [getattr(model, f"{name}_{kind}_interval_") for name in ("intercept", "coef")]
+            lower, upper = np.column_stack(ends)
+            hits.append((lower <= truth) & (truth <= upper))
+    shares: np.ndarray = np.array(hits).reshape(n_tables, 2, 3).mean(0)
+    return shares
+
+
+def main() -> None:
+    """Print a line for each method and law."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--methods", nargs="+", default=["ml", "w2"], choices=["ml", "w2"])
+    parser.add_argument("--tables", type=int, default=200, help="simulated tables (default 200)")
+    parser.add_argument("--refits", type=int, default=99, help="of the bootstrap (default 99)")
+    parser.add_argument("--rows", type=int, default=400, help="of each table (default 400)")
+    options = parser.parse_args()
+    for method in options.methods:
+        for law in LAWS:
+            means, stds = measure_coverage(method, law, options.rows, options.tables, options.refits)
+            shares = [" ".join(f"{share:.3f}" for share in part) for part in (means, stds)]
+            print(f"{method}  {law:<12} means {shares[0]}   SDs {shares[1]}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
