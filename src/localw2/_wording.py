@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -44,6 +45,31 @@ def suggest(word: str, known: Iterable[str], otherwise: str = "") -> str:
         return f"Did you mean {' or '.join(repr(folded[name]) for name in close)}?"
     more = ", ..." if len(names) > _MOST_SHOWN else ""
     return f"{otherwise} {', '.join(names[:_MOST_SHOWN])}{more}." if otherwise else ""
+
+
+def show_controls(text: str) -> str:
+    r"""The text with control characters spelt out, so that a terminal shows and does not obey them.
+
+    Names of columns and files come from others: an escape sequence in one could rewrite the screen.
+
+    >>> show_controls("a\x1b[2Jb\tc")
+    'a\\x1b[2Jb\tc'
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Zl", "Zp") else ascii(c)[1:-1]
+        for c in text
+    )
+
+
+def as_label(text: str) -> str:
+    r"""The text as a label of a plot: matplotlib takes what stands between dollars for a formula.
+
+    >>> as_label("price in $ per $100")
+    'price in \\$ per \\$100'
+    """
+    return show_controls(text).replace("\n", " ").replace("$", r"\$")
 
 
 def to_plain(value: Any) -> Any:

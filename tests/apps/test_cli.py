@@ -8,6 +8,7 @@ import importlib
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -204,6 +205,71 @@ def test_some_of_the_rows_are_taken_at_random(folder, tmp_path):
     assert found(f"{command} --max-rows 149")["rows"] == 149
     again = found(f"{command} --max-rows 40 --hold-out 0.25")
     assert again["loss"] == few["loss"]
+
+
+LINKS = {
+    "the same name": lambda path, other: other,
+    "another spelling": lambda path, other: Path(".") / other,
+    "a symbolic link": lambda path, other: os.symlink(path.absolute(), "link.csv") or Path("link.csv"),
+    "a hard link": lambda path, other: os.link(path, "hard.csv") or Path("hard.csv"),
+}
+
+
+@pytest.fixture
+def copies(folder, tmp_path, monkeypatch):
+    """Copies of the table and the model to destroy, in a folder of their own."""
+    for name in ("data.csv", "m.lw2", "m.lw2.held-out.csv"):
+        shutil.copy(folder / name, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("way", LINKS)
+@pytest.mark.parametrize(
+    ("command", "read"),
+    [
+        ("fit data.csv --target strength --out {}", "data.csv"),
+        ("predict m.lw2 data.csv --out {}", "data.csv"),
+        ("sample m.lw2 data.csv --out {}", "data.csv"),
+        ("report m.lw2 m.lw2.held-out.csv --out {}", "m.lw2.held-out.csv"),
+        ("report m.lw2 m.lw2.held-out.csv --out {}", "m.lw2"),
+        ("fit data.csv --target strength --config settings.csv --out {}", "settings.csv"),
+        ("ode fit data.csv --id day --time age --states water --out {}", "data.csv"),
+    ],
+)
+def test_nothing_is_written_over_what_is_read(copies, command, read, way):
+    Path("settings.csv").write_text("seed = 1\n")
+    before = {path.name: path.read_bytes() for path in Path(".").iterdir()}
+    target = LINKS[way](Path(read), Path(read))
+    message = failing(command.format(target), code=2)
+    assert "would write over" in " ".join(message.replace("│", " ").split())
+    assert {name: Path(name).read_bytes() for name in before} == before
+
+
+def test_files_beside_a_model_are_not_written_over_what_is_read(copies):
+    before = Path("m.lw2.held-out.csv").read_bytes()
+    failing("fit m.lw2.held-out.csv --target strength --hold-out 0.3 --out m.lw2", code=2)
+    assert Path("m.lw2.held-out.csv").read_bytes() == before
+    os.rename("data.csv", "n.settings.toml")
+    failing("fit n.settings.toml --target strength --out n", code=2)
+
+
+def test_settings_that_somebody_else_wrote_are_kept(copies):
+    Path("out.csv.settings.toml").write_text("mine = 1\n")
+    message = failing("predict m.lw2 data.csv --out out.csv", code=2)
+    assert "not written by localw2" in " ".join(message.replace("│", " ").split())
+    assert Path("out.csv.settings.toml").read_text() == "mine = 1\n"
+    assert not Path("out.csv").exists()
+    os.remove("out.csv.settings.toml")
+    run("predict m.lw2 data.csv --out out.csv")
+    run("predict m.lw2 data.csv --out out.csv")  # our own settings file may be replaced,
+    run("predict m.lw2 data.csv --config out.csv.settings.toml")  # even the one that is read
+
+
+def test_the_demo_does_not_replace_files_of_others(copies):
+    before = Path("data.csv").read_bytes()
+    failing("demo --out . --rows 50 --epochs 1", code=2)
+    assert Path("data.csv").read_bytes() == before
 
 
 @pytest.mark.parametrize("kind", ["split", "cv", "cv+"])

@@ -51,6 +51,10 @@ def test_plain(tmp_path):
         "a;b\n1,0;2\n3,0;4,00\n",
         "a,b\n1,2\n3,4\n".encode("utf-16"),
         "a,b\n1,2,\n3,4,\n",
+        "a|b\n1|2\n3|4\n",
+        "a,b\n1,2\n3,4\n".encode("utf-16-le"),
+        "a,b\n1,2\n3,4\n".encode("utf-16-be"),
+        'a,b\n"1,0","2"\n"3,0","4,00"\n',
     ],
     ids=[
         "bom",
@@ -63,6 +67,10 @@ def test_plain(tmp_path):
         "decimal comma",
         "utf-16",
         "trailing delimiters",
+        "vertical bars",
+        "utf-16-le without a mark",
+        "utf-16-be without a mark",
+        "quoted decimal comma",
     ],
 )
 def test_one_table_in_many_dresses(content, tmp_path):
@@ -195,6 +203,49 @@ def test_decimal_commas_only_where_nothing_else_is_meant(tmp_path):
     assert columns(tmp_path, 'a,b\n"1,5",1\n', decimal="comma")["a"] == [1.5]
     with pytest.raises(ValueError, match="dot"):
         read_table(thousands, decimal="dot")
+
+
+@pytest.mark.parametrize(
+    ("cells", "decimal", "numbers"),
+    [
+        (["1,234,567", "-2,345.5", ""], "auto", [1234567, -2345.5, np.nan]),  # can only be thousands
+        (["1,234", "0,5"], "auto", [1.234, 0.5]),  # can only be decimal commas
+        (["1,234", "12,500"], "auto", None),  # may be either:
+        (["1,234", "12,500"], "point", [1234, 12500]),
+        (["1,234", "12,500"], "comma", [1.234, 12.5]),
+        (["1.234,5", "12.500", "7"], "comma", [1234.5, 12500, 7]),
+        (["1,2,3", "4,5,6"], "auto", None),  # neither
+        (["1,23,456"], "point", None),
+        (["1.5", "2,5"], "auto", None),
+    ],
+)
+def test_marks_between_thousands(tmp_path, cells, decimal, numbers):
+    rows = "".join(f'"{cell}",x\n' for cell in cells)
+    found = columns(tmp_path, f"a,b\n{rows}", decimal=decimal)["a"]
+    np.testing.assert_array_equal(found, [cell or np.nan for cell in cells] if numbers is None else numbers)
+
+
+def test_an_ambiguous_comma_says_what_to_do(tmp_path):
+    table = read_table(save(tmp_path, 'a,b\n"1,234",x\n'))
+    with pytest.raises(ValueError, match=r"--decimal comma; if it separates thousands, add --decimal point"):
+        table.features(["a"])
+
+
+def test_a_line_longer_than_csv_allows_a_cell_is_read(tmp_path):
+    """20 000 columns; where no delimiter cuts the line, it is one cell of 200 000 characters."""
+    names = ",".join(f"column {j}" for j in range(20_000))
+    assert read_table(save(tmp_path, f"{names}\n{',1' * 19_999}\n")).frame.shape == (1, 20_000)
+
+
+def test_large_whole_numbers_keep_their_digits(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    numbers = pyarrow.array([2**60 + 1, None, 5])  # without a word of pandas, which would make them floats
+    pyarrow.parquet.write_table(pyarrow.table({"id": numbers, "x": [1.0, 2.0, None]}), tmp_path / "t.parquet")
+    frame = read_table(tmp_path / "t.parquet").frame
+    assert frame["id"][0] == 2**60 + 1
+    assert frame["id"].isna().tolist() == [False, True, False]
+    write_table(tmp_path / "again.csv", frame)
+    assert (tmp_path / "again.csv").read_text().splitlines()[1].startswith("1152921504606846977,")
 
 
 def test_standard_input(monkeypatch):

@@ -8,10 +8,12 @@ from typing import Annotated
 import typer
 
 from localw2._wording import align
-from localw2.apps.cli.config import keep_settings
+from localw2.apps.cli.config import keep_settings, settings_path
 from localw2.apps.cli.options import Json, Seed
+from localw2.apps.cli.outputs import is_settings_file
 from localw2.apps.cli.running import note, print_result, report_errors
 
+_FILES = ("data.csv", "new.csv", "model.localw2")
 _TEST_INPUTS = [-0.4, -0.2, 0.2, 0.4]
 
 
@@ -38,6 +40,7 @@ def demo(
     from localw2.datasets import Nonlinear
 
     folder = Path(out)
+    check_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     truth = Nonlinear()
     x, y = (np.asarray(v).reshape(-1) for v in truth.sample(rows + 200, random_state=seed))
@@ -68,3 +71,12 @@ def demo(
     steps.append(f"localw2 explore {path} --data {folder / 'new.csv'}")
     text = "\n".join([align(lines), "", "Next:", *(f"  {step}" for step in steps)])
     print_result({"folder": out, "settings": settings} | found, text, as_json)
+
+
+def check_folder(folder: Path) -> None:
+    """Raise if the files of the demo would replace those of somebody else."""
+    there = [name for name in _FILES if (folder / name).exists()]
+    if there and not is_settings_file(settings_path(folder / _FILES[-1])):
+        raise typer.BadParameter(
+            f"{folder} has a file {there[0]}, which the demo would replace. Name another folder by --out."
+        )

@@ -15,6 +15,7 @@ import typer
 from localw2.apps.cli import options
 from localw2.apps.cli.config import Config, keep_settings, settings_path
 from localw2.apps.cli.judge import format_scores, score_rows
+from localw2.apps.cli.outputs import check_outputs
 from localw2.apps.cli.running import (
     INTERRUPTED,
     command_line,
@@ -115,6 +116,7 @@ def fit(
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in network)
         raise typer.BadParameter(f"{flags}: a setting of the network; add --law network.")
     limits, levels = parse_bounds(bounds), parse_values(values)
+    check_outputs(out, [data, config], list_model_files(out, hold_out > 0))
     note(f"reading {'standard input' if data == '-' else data}")
     import pandas as pd
 
@@ -184,6 +186,12 @@ def fit(
     used = {name: getattr(model.law, name) for name in _OF_NETWORK} if law is LawName.network else {}
     keep_settings(context, out, found, {name.replace("_", "-"): value for name, value in used.items()})
     print_result(found, "\n".join(lines), as_json)
+
+
+def list_model_files(out: str, holds_out: bool = False) -> list[str]:
+    """The files that a fit writes beside its model."""
+    found = [f"{out}.checkpoint", f"{out}.history.jsonl"]
+    return [*found, f"{out}.held-out.csv"] if holds_out else found
 
 
 def choose_features(table: Table, targets: list[str], features: list[str], exclude: list[str]) -> list[str]:

@@ -8,7 +8,8 @@ import typer
 
 from localw2.apps.cli import options
 from localw2.apps.cli.config import Config, keep_settings, settings_path
-from localw2.apps.cli.fit import drop_unset, fit_with_checkpoint
+from localw2.apps.cli.fit import drop_unset, fit_with_checkpoint, list_model_files
+from localw2.apps.cli.outputs import check_outputs
 from localw2.apps.cli.running import note, parse_numbers, print_result, report_errors, split_names
 
 ode = typer.Typer(
@@ -51,6 +52,7 @@ def fit_ode(
     from localw2.apps.tables.tables import gather_trajectories, read_table
     from localw2.storage.model_file import check_writable
 
+    check_outputs(out, [data, config], list_model_files(out))
     radius = parse_delta(delta)
     if not isinstance(radius, str | float):
         raise typer.BadParameter("for an ODE, --delta is auto or a radius.")
@@ -109,6 +111,7 @@ def sample_ode(
     from localw2.apps.tables.tables import check_format
 
     check_format(out)
+    check_outputs(out, [model, config])
     start, grid = parse_numbers(initial, "--initial"), parse_times(times)
     loaded = load_model(model, (ODE,))
     count = loaded.estimator.n_states_

@@ -10,6 +10,7 @@ import typer
 from localw2._wording import to_plain
 from localw2.apps.cli import options
 from localw2.apps.cli.config import Config, read_record
+from localw2.apps.cli.outputs import check_outputs
 from localw2.apps.cli.running import describe_weights, parse_numbers, print_result, report_errors
 
 
@@ -38,6 +39,7 @@ def predict(
     from localw2.apps.tables.tables import check_format
 
     check_format(out)
+    check_outputs(out, [model, data, config])
     levels = [] if quantiles is None else parse_numbers(quantiles, "--quantiles")
     coverage = 0.9 if interval is None and not levels else interval
     rows = select_rows(load_model(model), data, decimal, features, None, drop_missing, observed=False)
@@ -76,6 +78,7 @@ def sample(
     from localw2.apps.tables.tables import check_format
 
     check_format(out)
+    check_outputs(out, [model, data, config])
     rows = select_rows(load_model(model), data, decimal, features, None, drop_missing, observed=False)
     draws = rows.model.estimator.sample(rows.X, n_samples=n_samples, random_state=seed)
     draws = draws.reshape(n_samples, len(rows.X), -1)

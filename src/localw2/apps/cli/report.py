@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from localw2.apps.cli import options
-from localw2.apps.cli.config import RECORD, Config, keep_settings, read_record
+from localw2.apps.cli.config import RECORD, Config, keep_settings, read_record, settings_path
+from localw2.apps.cli.outputs import check_outputs
 from localw2.apps.cli.running import print_result, report_errors
 
 
@@ -43,6 +44,7 @@ def report(
     from localw2.storage.atomic import replace_file
     from localw2.storage.model_file import check_writable
 
+    check_outputs(out, [model, data, config, settings_path(model)])
     if out != "-":
         check_writable(out, "--out")
     elif as_json:

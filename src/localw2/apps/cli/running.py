@@ -17,7 +17,7 @@ from typing import Any, NoReturn, TypeVar
 
 import typer
 
-from localw2._wording import suggest, to_plain
+from localw2._wording import show_controls, suggest, to_plain
 
 FAILED, INTERRUPTED, PIPE_CLOSED = 1, 130, 141
 TRACEBACK = "LOCALW2_TRACEBACK"  # set in the environment, it shows where an error came from
@@ -38,6 +38,7 @@ def report_errors(command: _Command) -> _Command:
         except typer.BadParameter as error:
             if options.get("as_json"):
                 typer.echo(json.dumps({"error": error.message}))
+            error.message = show_controls(error.message)
             raise
         except KeyboardInterrupt:
             note("stopped.")
@@ -55,7 +56,7 @@ def fail(message: str, as_json: bool = False) -> NoReturn:
     """Exit with a message, which also goes to standard output if a program reads it."""
     if os.environ.get(TRACEBACK):
         traceback.print_exc()
-    note(f"{typer.style('error:', fg='red', bold=True)} {message}")
+    note(message, "error:", "red")
     if as_json:
         typer.echo(json.dumps({"error": message}))
     raise typer.Exit(FAILED) from None
@@ -87,7 +88,7 @@ def show_warnings() -> Iterator[None]:
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
         if str(message) not in shown:
             shown.add(str(message))
-            note(f"{typer.style('warning:', fg='yellow', bold=True)} {message}")
+            note(str(message), "warning:", "yellow")
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -99,14 +100,15 @@ def show_warnings() -> Iterator[None]:
         yield
 
 
-def note(text: str) -> None:
-    """Print a line on standard error, apart from the results."""
-    typer.echo(text, err=True)
+def note(text: str, label: str = "", color: str = "") -> None:
+    """Print a line on standard error, apart from the results, after a label in colour."""
+    start = f"{typer.style(label, fg=color, bold=True)} " if label else ""
+    typer.echo(start + show_controls(text), err=True)
 
 
 def print_result(found: Mapping[str, Any], lines: str, as_json: bool) -> None:
     """Print the result on standard output: one JSON object, or lines for people."""
-    typer.echo(json.dumps(to_plain(found)) if as_json else lines)
+    typer.echo(json.dumps(to_plain(found)) if as_json else show_controls(lines))
 
 
 def command_line() -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from localw2._validation import Array
+from localw2._wording import as_label
 from localw2.judging.diagnosis.plots import INK, as_axis, group_categories, label_categories
 from localw2.judging.inputs import is_whole
 from localw2.plots import DATA, MODEL, TRUTH, trajectories
@@ -83,7 +84,7 @@ def draw_predictions(y: Array, mean: Array, lower: Array, upper: Array, name: st
     for hit, colour, label in ((True, DATA, "observed, inside"), (False, TRUTH, "observed, outside")):
         some = inside[chosen] == hit
         ax.plot(place[some], y[chosen][some], "o", ms=2.6, color=colour, label=label)
-    ax.set(xlabel=_count_rows(len(chosen), len(y)), ylabel=name)
+    ax.set(xlabel=_count_rows(len(chosen), len(y)), ylabel=as_label(name))
     ax.legend(frameon=False, fontsize=9, ncols=2)
     return _plain(figure)
 
@@ -128,8 +129,8 @@ def draw_column(
             _mark_whole(ax, each, column)
     left.set_title("All rows, by group", fontsize=10)
     right.set_title("Other columns at typical values", fontsize=10)
-    left.set(xlabel=each.name, ylabel=name)
-    right.set(xlabel=each.name)
+    left.set(xlabel=as_label(each.name), ylabel=as_label(name))
+    right.set(xlabel=as_label(each.name))
     right.tick_params(labelleft=False)
     low, high = right.get_ylim()
     right.set_ylim(low, high + 0.18 * (high - low))  # room for the legends above everything
@@ -213,10 +214,10 @@ def draw_distributions(
         ax.hist(near[i], bins[::3], density=True, histtype="step", color=INK, lw=1.2, label=what)
         ax.plot(near[i], np.zeros(len(near[i])), "|", color=INK, ms=7, clip_on=False)
         ax.set_ylim(0, 1.2 * ax.get_ylim()[1])  # room for the legend above the bars
-        ax.set_title(title, fontsize=8.5)
+        ax.set_title(as_label(title), fontsize=8.5)
         ax.set_yticks([])
         ax.spines["left"].set_visible(False)
-        ax.set_xlabel(name)
+        ax.set_xlabel(as_label(name))
     axes[0, 0].legend(frameon=False, fontsize=8, ncols=2, loc="upper left", borderaxespad=0)
     return _plain(figure)
 

@@ -13,7 +13,9 @@ import os
 import re
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -35,9 +37,15 @@ _MISSING_WORDS = sorted({form for word in MISSING for form in (word, word.upper(
 # Before version 3.1 the default of pandas was not exact in the last digit; since then the option is gone.
 _IS_EXACT = tuple(map(int, pd.__version__.split(".")[:2])) >= (3, 1)
 _EXACT: dict[str, Any] = {} if _IS_EXACT else {"float_precision": "round_trip"}
+_START = 512  # bytes that show what kind of file it is
 _INSPECTED = 1000  # rows that show the delimiter and how numbers are written
 _DECIMAL_COMMA = re.compile(r"\s*[+-]?\d*,\d+([eE][+-]?\d+)?\s*")
-_THOUSANDS = re.compile(r"\s*[+-]?[1-9]\d{0,2},\d{3}\s*")
+_THOUSANDS = re.compile(r"\s*[+-]?[1-9]\d{0,2},\d{3}\s*")  # or a decimal comma with three digits behind it
+# Numbers with marks between thousands, where the decimal mark is a point or a comma.
+_GROUPED = {
+    "point": re.compile(r"\s*[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?\s*"),
+    "comma": re.compile(r"\s*[+-]?[1-9]\d{0,2}(\.\d{3})+(,\d*)?\s*"),
+}
 # A common grid of times, with missing observations, is used while it has at most this many times as many
 # entries as the median trajectory.
 _LARGEST_GRID = 2.0
@@ -92,7 +100,10 @@ class Table:
             commas = all(is_number(str(cell).replace(",", "")) for cell in wrong)
             if numeric or commas or reason == "infinite":
                 claim = "must be numeric" if numeric else "is mostly numeric"
-                hint = " If its comma is a decimal comma, add --decimal comma." if "," in cell else ""
+                hint = ""
+                if "," in cell:
+                    hint = " If its comma is a decimal comma, add --decimal comma; if it separates thousands,"
+                    hint += " add --decimal point."
                 raise ValueError(
                     f"column {name!r} of {self.source} {claim}, but {cell!r} in row {row} is {reason}.{hint} "
                     "Correct the cell or leave the column out."
@@ -145,9 +156,11 @@ def is_number(cell: Any) -> bool:
 def read_table(path: str | os.PathLike[str], decimal: str = "auto", text: Sequence[str] = ()) -> Table:
     """Read a CSV, TSV or Parquet file, or standard input (``-``).
 
-    The delimiter (comma, semicolon or tab) is detected. ``decimal`` is "point", "comma" or "auto", which
-    takes decimal commas in files with semicolons, unless the commas could also separate thousands. Columns
-    named in ``text`` are categorical: their cells stay as they are written.
+    The delimiter (comma, semicolon, tab or a vertical bar) is detected, and so is UTF-16. ``decimal`` is
+    "point", "comma" or "auto", which takes decimal commas in files with semicolons, and the commas of a whole
+    column for decimal commas or for marks between thousands where they can only be one of the two. With
+    "point" or "comma" the other one may stand between thousands. Columns named in ``text`` are categorical:
+    their cells stay as they are written.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -163,16 +176,15 @@ def read_table(path: str | os.PathLike[str], decimal: str = "auto", text: Sequen
     with io.BytesIO(sys.stdin.buffer.read()) if name == "-" else open(name, "rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         file.seek(0)
-        start = file.read(4)
+        start = file.read(_START)
         file.seek(0)
         try:
-            if start == b"PAR1":
-                frame = pd.read_parquet(file, engine="pyarrow")
+            if start[:4] == b"PAR1":
+                frame = _keep_digits(pd.read_parquet(file, engine="pyarrow"), file)
                 # An index with a name was a column of the file; others only number the rows.
                 frame = frame.reset_index(drop=all(label is None for label in frame.index.names))
             else:
-                encoding = "utf-16" if start[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
-                with io.TextIOWrapper(file, encoding, newline="") as lines:
+                with io.TextIOWrapper(file, _guess_encoding(start), newline="") as lines:
                     frame = _read_csv(lines, decimal, text)
         except (ValueError, OSError, csv.Error, pd.errors.ParserWarning) as error:
             raise ValueError(
@@ -181,11 +193,44 @@ def read_table(path: str | os.PathLike[str], decimal: str = "auto", text: Sequen
                 "unpack a compressed file, convert other encodings by iconv, quote cells with delimiters."
             ) from None
     names = [str(name).strip() or f"column{place}" for place, name in enumerate(frame.columns, 1)]
-    if repeated := [repr(name) for name in dict.fromkeys(names) if names.count(name) > 1]:
+    if repeated := [repr(name) for name, count in Counter(names).items() if count > 1]:
         raise ValueError(f"{source} has more than one column named {', '.join(repeated)}; rename them.")
     if frame.empty:
         raise ValueError(f"{source} has a header but no rows; at least one row is needed.")
     return Table(_keep_whole(frame.set_axis(names, axis=1)), source, sha256)
+
+
+def _keep_digits(frame: Any, file: Any) -> Any:
+    """The frame of a Parquet file with the digits of large whole numbers, also where some are missing."""
+    large = [
+        place
+        for place, (_, column) in enumerate(frame.items())
+        if column.dtype == np.float64 and column.hasnans and column.abs().max() >= 2**53
+    ]
+    if large:
+        file.seek(0)
+        exact = pd.read_parquet(file, engine="pyarrow", dtype_backend="numpy_nullable")
+        for place in large:
+            if exact.dtypes.iloc[place].kind in "iu":
+                frame.isetitem(place, exact.iloc[:, place])
+    return frame
+
+
+def _guess_encoding(start: bytes) -> str:
+    """UTF-8 or, where every second byte is empty, UTF-16, with or without a mark at the beginning.
+
+    >>> [_guess_encoding(text.encode(code)) for text, code in (("x,y", "utf-16-le"), ("x,y", "utf-8"))]
+    ['utf-16-le', 'utf-8-sig']
+    """
+    if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return "utf-16"
+    for name, empty, filled in (
+        ("utf-16-le", start[1::2], start[::2]),
+        ("utf-16-be", start[::2], start[1::2]),
+    ):
+        if len(empty) > 1 and 2 * empty.count(0) > len(empty) and not filled.count(0):
+            return name
+    return "utf-8-sig"
 
 
 def _keep_whole(frame: Any) -> Any:
@@ -237,19 +282,23 @@ def _read_csv(lines: IO[str], decimal: str, text: Sequence[str]) -> Any:
         frame[written] = pd.read_csv(lines, dtype=str, usecols=written, **options)
     for place, column in frame.items():
         if getattr(column.dtype, "kind", "O") not in "iufb":
-            frame[place] = column.astype("category") if place in known else _convert(column)
+            mark = "comma" if commas else decimal
+            frame[place] = column.astype("category") if place in known else _convert(column, mark)
     return frame.set_axis(header, axis=1)
 
 
 def _sniff(text: IO[str]) -> tuple[str, list[list[str]]]:
     """The delimiter that cuts the first rows into equally many cells, or else the header into most cells."""
     found = {}
-    for delimiter in "\t;,":
+    for delimiter in "\t;,|":
         text.seek(0)
         rows = (row for row in csv.reader(text, delimiter=delimiter) if any(map(str.strip, row)))
-        found[delimiter] = list(islice(rows, _INSPECTED))
-        if not found[delimiter]:
-            raise ValueError("it is empty")
+        with suppress(csv.Error):  # a cell of more than 131 072 characters: not this delimiter
+            found[delimiter] = list(islice(rows, _INSPECTED))
+            if not found[delimiter]:
+                raise ValueError("it is empty")
+    if not found:
+        raise ValueError("its cells are too long, whatever separates them")
 
     def rate(delimiter: str) -> tuple[bool, int, bool]:
         widths = [len(row) for row in found[delimiter]]
@@ -260,15 +309,48 @@ def _sniff(text: IO[str]) -> tuple[str, list[list[str]]]:
     return best, found[best]
 
 
-def _convert(column: Any) -> Any:
+def _convert(column: Any, decimal: str) -> Any:
     """A text column as numbers if all its cells are.
 
-    pandas keeps integers of many digits, missing values with blanks around them, and decimal points in a
-    file of decimal commas as text.
+    pandas keeps integers of many digits, missing values with blanks around them, decimal points in a file of
+    decimal commas, quoted decimal commas and marks between thousands as text.
     """
-    if not all(is_number(cell) or str(cell).strip().lower() in MISSING for cell in column):
+    known = [str(cell) for cell in column if not _is_missing(cell)]
+    mark = "point" if all(map(is_number, known)) else _find_decimal_mark(known, decimal)
+    if mark is None:
         return column
-    return np.array([float(cell) if is_number(cell) else np.nan for cell in column])
+    between = "," if mark == "point" else "."
+
+    def read(cell: Any) -> float:
+        if _is_missing(cell):
+            return np.nan
+        text = str(cell)
+        if is_number(cell) and not (mark == "comma" and _GROUPED[mark].fullmatch(text)):
+            return float(cell)
+        return float(text.replace(between, "").replace(",", "."))
+
+    return np.array([read(cell) for cell in column])
+
+
+def _find_decimal_mark(cells: list[str], decimal: str) -> str | None:
+    """The decimal mark with which all of these cells are numbers; None if there is none, or no telling."""
+    fits = {
+        "point": all(is_number(cell) or _GROUPED["point"].fullmatch(cell) for cell in cells),
+        "comma": all(
+            (is_number(cell) and "." not in cell)
+            or _DECIMAL_COMMA.fullmatch(cell)
+            or _GROUPED["comma"].fullmatch(cell)
+            for cell in cells
+        ),
+    }
+    if decimal != "auto":
+        return decimal if fits[decimal] else None
+    possible = [mark for mark, fit in fits.items() if fit]
+    return possible[0] if len(possible) == 1 else None
+
+
+def _is_missing(cell: Any) -> bool:
+    return str(cell).strip().lower() in MISSING
 
 
 def gather_trajectories(table: Table, identity: str, time: str, states: list[str]) -> tuple[Any, Any]:

@@ -14,6 +14,11 @@ function shown(value) {
   return text.replace(/^-/, "−");
 }
 
+// Names as they are: Plotly takes tags such as <a href> in its texts for markup.
+function plain(text) {
+  return String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+}
+
 function css(name) {
   return getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
 }
@@ -125,7 +130,7 @@ function drawDensity() {
   }));
   const pad = 0.02 * (high - low);
   Plotly.react("density", traces, layout({
-    xaxis: { range: [low - pad, high + pad], title: { text: about.name, standoff: 6 }, nticks: narrow ? 5 : 10 },
+    xaxis: { range: [low - pad, high + pad], title: { text: plain(about.name), standoff: 6 }, nticks: narrow ? 5 : 10 },
     yaxis: { range: [-0.1 * (top || 1), 1.06 * (top || 1)], showticklabels: false, showgrid: false, ticks: "" },
     shapes: marks, annotations: words, bargap: 0, barmode: "overlay", showlegend: true,
   }), config);
@@ -171,7 +176,7 @@ function place(input, values) {
   }
   const found = new Set(values), names = [...input.values, null].filter((name) => found.has(name));
   const numbers = new Map(names.map((name, i) => [name, i]));
-  const text = names.map((name) => (name === null ? "missing" : name.length > 20 ? name.slice(0, 19) + "…" : name));
+  const text = names.map((name) => (name === null ? "missing" : name.length > 20 ? name.slice(0, 19) + "…" : name)).map(plain);
   return { x: values.map((name) => numbers.get(name)), numbers, axis: { type: "linear", tickvals: names.map((_, i) => i), ticktext: text, range: [-0.6, names.length - 0.4], showgrid: false } };
 }
 
@@ -215,7 +220,7 @@ function drawSweep() {
   }
   find("swept-rows").textContent = note.trim();
   Plotly.react("bands", traces, layout({
-    xaxis: { title: { text: input.name, standoff: 6 }, nticks: narrow ? 5 : 10, ...axis }, yaxis: { title: { text: target, standoff: 10 } },
+    xaxis: { title: { text: plain(input.name), standoff: 6 }, nticks: narrow ? 5 : 10, ...axis }, yaxis: { title: { text: plain(target), standoff: 10 } },
     shapes, barmode: "overlay", margin: { l: 8, r: 10, t: narrow ? 46 : 26, b: 36 },
   }), config);
   find("bands").setAttribute("aria-label", `${target} ${along ? "by" : "along"} ${input.name}: mean, 50 % and 90 % intervals`);
@@ -247,8 +252,8 @@ function drawMap() {
     });
   }
   Plotly.react("map", traces, layout({
-    xaxis: { title: { text: across.name, standoff: 6 }, nticks: find("map").clientWidth < 520 ? 5 : 10, ...axis },
-    yaxis: { title: { text: flat ? "z of each ball" : state.about.inputs[Number(up)].name, standoff: 10 }, type: "linear", ...(flat ? {} : other.axis) }, shapes, annotations,
+    xaxis: { title: { text: plain(across.name), standoff: 6 }, nticks: find("map").clientWidth < 520 ? 5 : 10, ...axis },
+    yaxis: { title: { text: flat ? "z of each ball" : plain(state.about.inputs[Number(up)].name), standoff: 10 }, type: "linear", ...(flat ? {} : other.axis) }, shapes, annotations,
   }), config);
 }
 
