@@ -207,6 +207,24 @@ def test_some_of_the_rows_are_taken_at_random(folder, tmp_path):
     assert again["loss"] == few["loss"]
 
 
+def test_names_cannot_steer_the_terminal(tmp_path, monkeypatch):
+    """Escape sequences, bells and marks that turn the writing around are spelt out where names are shown."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    evil, target = "\x1b[2J\x1b[31mred\x07", "y\u202e"
+    frame = pd.DataFrame({evil: rng.normal(size=40), "k": np.zeros(40), target: rng.normal(size=40)})
+    frame.to_csv("d.csv", index=False)
+    words = ["fit", "d.csv", "--target", target, "--out", "m", "--law", "balls", "--base", "ridge"]
+    shown = [run([*words, "--hold-out", "0.5"]), run(["evaluate", "m", "d.csv"]), run(["info", "m"])]
+    shown += [
+        run(["test", "m", "d.csv", "--permutations", "19"]),
+        run(["fit", "d.csv", "--target", "no", "--out", "n"], 1),
+    ]
+    text = "".join(result.stdout + result.stderr for result in shown)
+    assert "\\x1b[2J" in text
+    assert not any(mark in text for mark in ("\x1b[2J", "\x1b[31mred", "\x07", "\u202e"))
+
+
 LINKS = {
     "the same name": lambda path, other: other,
     "another spelling": lambda path, other: Path(".") / other,

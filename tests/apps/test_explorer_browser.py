@@ -125,6 +125,22 @@ def settled(opened, *x):
     )
 
 
+def test_tags_in_names_stay_text(browser):
+    """Plotly would make a link of a name such as this one, on every axis."""
+    link = '<a href="https://elsewhere.example">click</a> & <b>x</b>'
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({link: rng.choice([link, "b"], 60), "x": rng.normal(size=60)})
+    y = pd.Series(rng.normal(size=60), name=link)
+    fitted = LocalW2Regressor("balls", Ridge(), random_state=0).fit(frame, y)
+    app = create_app(fitted, frame, y.to_numpy(), target_names=[link])
+    with serving(app) as url, watched(browser, url) as opened:
+        start(opened, url)
+        assert opened.locator("a[href*='elsewhere']").count() == 0
+        assert opened.locator("svg a").count() == 0
+        assert link in opened.locator("#density").text_content()
+        assert link in opened.locator("#bands").text_content()
+
+
 def number(text):
     return float(text.replace("\N{MINUS SIGN}", "-"))
 
