@@ -1012,11 +1012,22 @@ def test_ctrl_c_before_the_fit(folder, monkeypatch):
     assert run("predict m.lw2 m.lw2.held-out.csv", code=130).stderr == "stopped.\n"
 
 
-@pytest.mark.slow
 @pytest.mark.posix
-def test_a_real_interrupt_of_a_real_process(folder, tmp_path):
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_signals_that_end_a_process_keep_what_ctrl_c_keeps(folder, tmp_path, name):
     out = tmp_path / "m"
-    words = f"{FIT} --law network --base none --width 8 --epochs 4000 --out {out}"
+    words = f"{FIT} --law network --base none --width 8 --epochs 100000 --out {out}"
+    process, stdout, stderr = stop_fit(words, out, getattr(signal, name))
+    assert process.returncode == 130, stderr
+    assert "keeps the progress" in stderr
+    assert f"localw2 {words}" in stderr
+    assert stdout == ""
+    assert Path(f"{out}.checkpoint").exists()
+    assert not out.exists()
+
+
+def stop_fit(words, out, number):
+    """Start a fit in a process of its own, and send it a signal once it has a checkpoint."""
     command = [sys.executable, "-m", "localw2.apps.cli", *shlex.split(words)]
     process = subprocess.Popen(
         command,
@@ -1024,12 +1035,20 @@ def test_a_real_interrupt_of_a_real_process(folder, tmp_path):
         stderr=subprocess.PIPE,
         text=True,
         # A shell that started the tests in the background has interrupts ignored, which a child inherits.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
     )
     while not Path(f"{out}.checkpoint").exists() and process.poll() is None:
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    stdout, stderr = process.communicate()
+    process.send_signal(number)
+    return process, *process.communicate()
+
+
+@pytest.mark.slow
+@pytest.mark.posix
+def test_a_real_interrupt_of_a_real_process(folder, tmp_path):
+    out = tmp_path / "m"
+    words = f"{FIT} --law network --base none --width 8 --epochs 4000 --out {out}"
+    process, stdout, stderr = stop_fit(words, out, signal.SIGINT)
     assert process.returncode == 130, stderr
     assert stdout == ""
     assert "Traceback" not in stderr

@@ -7,7 +7,9 @@ import functools
 import json
 import os
 import shlex
+import signal
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,7 +32,7 @@ def report_errors(command: _Command) -> _Command:
     @functools.wraps(command)
     def run(*args: Any, **options: Any) -> None:
         try:
-            with show_warnings():
+            with show_warnings(), stop_on_signals():
                 command(*args, **options)
                 sys.stdout.flush()
         except (typer.Exit, typer.Abort):
@@ -40,9 +42,9 @@ def report_errors(command: _Command) -> _Command:
                 typer.echo(json.dumps({"error": error.message}))
             error.message = show_controls(error.message)
             raise
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as error:
             note("stopped.")
-            raise typer.Exit(INTERRUPTED) from None
+            raise typer.Exit(error.code if isinstance(error, Stopped) else INTERRUPTED) from None
         except BrokenPipeError:  # whoever reads our output has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(PIPE_CLOSED) from None
@@ -50,6 +52,34 @@ def report_errors(command: _Command) -> _Command:
             fail(describe_error(error), bool(options.get("as_json")))
 
     return run  # type: ignore[return-value]  # the same but for what is raised
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal asks the process to end: what Ctrl-C saves is saved then too."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.code = 128 + number
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[None]:
+    """Treat a request to end (SIGTERM, of a batch system) or a lost terminal (SIGHUP) like Ctrl-C."""
+
+    def stop(number: int, _: Any) -> None:
+        raise Stopped(number)
+
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for name in ("SIGTERM", "SIGHUP"):  # the second is not there on Windows, and ignored under nohup
+            number = getattr(signal, name, None)
+            if number is not None and signal.getsignal(number) == signal.SIG_DFL:
+                before[number] = signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def fail(message: str, as_json: bool = False) -> NoReturn:
