@@ -477,6 +477,8 @@ def test_the_test_rejects_what_is_wrong_and_says_so_by_its_exit_code(folder, hel
     assert set(wrong["balls"]["size"]) == {20}
     several = found(f"test m.lw2 {tmp_path / 'wrong.csv'} --permutations 99 --delta nearest:20,inf")
     assert list(several["deltas"]) == ["Nearest(k=20)", "one ball of all rows"]
+    assert set(several["balls"]["delta"]) == {*several["deltas"]}
+    failing(f"test m.lw2 {tmp_path / 'wrong.csv'} --delta nearest:20,0.5", code=2)
     assert several["reject"]
     summary = run(f"test m.lw2 {tmp_path / 'wrong.csv'} --permutations 99 --fail-on-reject", code=1).stdout
     assert "differs from the data's" in summary

@@ -133,7 +133,7 @@ class TestBalls:
     def test_held_out_rows_touch_nothing_but_the_scores(self, base, split):
         x, y = line(120, 0)
         model = LocalW2Regressor(**BALLS, base=base, calibrate=True).fit(x, y)
-        rows = calibrating.hold_out(120, draw_seed(0))
+        rows, _ = calibrating.hold_out(120, draw_seed(0))
         changed = y.copy()
         changed[rows] += 1e3
         other = clone(model).fit(x, changed)
@@ -155,7 +155,7 @@ class TestSplit:
     def test_held_out_rows_touch_nothing_but_the_scores(self, split):
         x, y = pair(120)
         model = LocalW2Regressor(**QUICK, calibrate=True).fit(x, y)
-        rows = calibrating.hold_out(120, model.fit_.config.seed)
+        rows, _ = calibrating.hold_out(120, model.fit_.config.seed)
         assert model.calibration_.kind == "split"
         assert len(rows) == model.calibration_.n_rows == 24
         changed = y.copy()
@@ -165,8 +165,8 @@ class TestSplit:
         assert (other.calibration_.scores > model.calibration_.scores).all()
 
     def test_how_many_are_held_out(self):
-        assert len(calibrating.hold_out(2000, 0)) == 400
-        assert len(calibrating.hold_out(100_000, 0)) == 5000
+        assert len(calibrating.hold_out(2000, 0)[0]) == 400
+        assert len(calibrating.hold_out(100_000, 0)[0]) == 5000
         assert calibrating.SPLIT_FROM == 2000
 
     def test_the_guarantee(self, split, few_draws):
@@ -219,31 +219,53 @@ class TestNothingOfHeldOutRows:
     """Encoding, bounds and values come from fitted rows only: a split fit is the fit to the others."""
 
     @pytest.mark.parametrize("law", [BALLS["law"], Network(width=4, epochs=3)])
-    def test_a_split_fit_is_the_fit_to_the_others(self, law):
+    def test_a_split_fit_is_the_fit_to_the_others(self, law, tmp_path):
         x, y = survey(200)
-        held = calibrating.hold_out(200, draw_seed(0))
+        held, others = calibrating.hold_out(200, draw_seed(0))
         # What only held-out rows have: a category, a gap, a negative y, a value of a column that is constant.
         x.loc[held[0], "kind"], x.loc[held[1], "size"], y[held[2]] = "only here", np.nan, -5.0
-        x.loc[np.setdiff1d(np.arange(200), held), "still"] = 0.0
+        x.loc[others, "still"] = 0.0
         x.loc[held[3], "still"] = 1.0
-        others = np.setdiff1d(np.arange(200), held)
+        # Columns whose kind they would change: a word among dates and among numbers, and nothing but gaps.
+        x["day"] = [f"2024-01-{1 + i % 28:02d}" for i in range(200)]
+        x["dose"] = pandas.Series(list(np.arange(200.0) % 7), dtype=object)
+        x["empty"], x["none"] = np.nan, pandas.Series([None] * 200, dtype=object)
+        x.loc[held[4], ["day", "dose", "none"]] = "unknown"
+        x.loc[held[5], "empty"] = 3.0
         settings = {"law": law, "random_state": 0, "delta": Nearest(10)}
-        model = LocalW2Regressor(**settings, calibrate="split").fit(x, y)
+        with pytest.warns(UserWarning, match="left out: 'still'"):
+            model = LocalW2Regressor(**settings, calibrate="split").fit(x, y)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the constant column is left out
+            x.loc[held[4], ["day", "dose"]] = None  # as the fit reads these cells
             alone = LocalW2Regressor(**settings).fit(x.iloc[others], y[others])
             np.testing.assert_array_equal(model.sample(x, 3, 0), alone.sample(x, 3, 0))
             numbers = alone.encode(x.iloc[held])
-        assert model.columns_.dropped == {3: "it has the same value in every row"}
+        assert model.columns_.dropped == alone.columns_.dropped
+        assert set(model.columns_.dropped) == {3, 6, 7}
+        assert model.columns_.dates == (3,)
         assert "only here" not in model.columns_.categories[1]
         assert model.outcomes_.lower == alone.outcomes_.lower == [0.0]
         np.testing.assert_array_equal(model.calibration_.scores, alone.law_.scores(numbers, y[held, None]))
         assert model.calibration_.scores[2] == LARGEST_SCORE  # the law says that this y cannot be
+        if isinstance(law, list):
+            model.save(tmp_path / "m")
+            some = x.iloc[others]
+            np.testing.assert_array_equal(load(tmp_path / "m").sample(some, 2, 0), model.sample(some, 2, 0))
+
+    def test_what_is_left_out_is_said_of_the_rows_that_are_fitted(self):
+        """Whole numbers that fill just over half of their range number the rows; in a part they may not."""
+        rng = np.random.default_rng(0)
+        x = pandas.DataFrame({"id": rng.choice(390, 200, replace=False), "x": rng.normal(size=200)})
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            model = LocalW2Regressor(**BALLS, base=None, calibrate="split").fit(x, rng.normal(size=200))
+        assert any("left out" in str(one.message) for one in said) == bool(model.law_.columns.dropped)
 
     def test_an_impossible_outcome_counts_as_a_miss(self):
         """Exact coverage with bounds found on the fitted rows: what they exclude is never covered."""
         x, y = survey(60)
-        held = calibrating.hold_out(60, draw_seed(0))
+        held, _ = calibrating.hold_out(60, draw_seed(0))
         y[held] = -np.abs(y[held])  # all of them below the bound that the others show
         model = LocalW2Regressor(**BALLS, base=None, calibrate="split").fit(x, y)
         assert (model.calibration_.scores == LARGEST_SCORE).all()
@@ -278,25 +300,59 @@ class TestPlus:
             np.testing.assert_array_equal(model.calibration_.scores[chosen], found)
 
     @pytest.mark.parametrize("level", [0.5, 0.8, 0.9])
-    def test_the_interval_is_the_hull_of_the_definition(self, plus, level):
-        """A value belongs to it if more than alpha (n + 1) - 1 rows are stranger to their own fit."""
+    def test_the_interval_is_that_of_the_definition(self, plus, level):
+        """Ends of each row's set, found by trying values, and the k-th of them from outside."""
         model, x, _ = plus
-        new = x.iloc[:4]
-        lower, upper = model.predict_interval(new, level)
-        grid = np.linspace(0, 8, 201)
-        stranger = np.zeros((len(grid), 4))
-        scores, parts = model.calibration_.scores[:, 0], model.calibration_.parts
+        new, grid, sets = x.iloc[:4], np.linspace(-0.01, 8, 802), []
         for number, part in enumerate(model.law_.without):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 numbers = read_rows(model, new, part.columns)
             ((_, draws),) = part.common_draws(numbers)
             own = central_scores(np.repeat(grid, 4), np.tile(draws[..., 0], len(grid))).reshape(-1, 4)
-            stranger += (scores[parts == number, None, None] >= own).sum(0)
-        inside = stranger > (1 - level) * 61 - 1 + 1e-9
-        within = (lower <= grid[:, None]) & (grid[:, None] <= upper)
-        assert not (inside & ~within).any()
-        assert (within.sum(0) <= 1.5 * inside.sum(0) + 2).all()  # not much larger than the set itself
+            own[grid < 0] = LARGEST_SCORE  # y is never negative
+            scores = model.calibration_.scores[model.calibration_.parts == number, 0]
+            inside = own <= scores[:, None, None] + 1e-12
+            low, high = (np.where(inside, grid[:, None], end) for end in (np.inf, -np.inf))
+            sets.append([low.min(1), high.max(1)])
+        lows, highs = np.concatenate(sets, axis=1)
+        k = int((1 - level) * 61 + 1e-9)
+        lower, upper = model.predict_interval(new, level)
+        np.testing.assert_allclose(lower, np.sort(lows, axis=0)[k - 1], atol=0.011)
+        np.testing.assert_allclose(upper, np.sort(highs, axis=0)[-k], atol=0.011)
+
+    def test_a_column_that_only_parts_use_must_be_there(self, plus):
+        """A row number may be none without some rows; then the fits that make the intervals need it."""
+        rng = np.random.default_rng(0)
+        x = pandas.DataFrame({"id": np.append(np.arange(1, 41), [78, 79]), "x": rng.normal(size=42)})
+        with pytest.warns(UserWarning, match="left out: 'id'"):
+            model = LocalW2Regressor(**BALLS, base=None, calibrate="cv+").fit(x, rng.normal(size=42))
+        assert model.predict(x[["x"]]).shape == (42,)
+        if any(0 in part.columns.used for part in model.law_.without):
+            with pytest.raises(ValueError, match="no column 'id'"):
+                model.predict_interval(x[["x"]])
+        assert model.predict_interval(x)[0].shape == (42,)
+
+    def test_one_value_in_a_column_is_enough(self, tmp_path):
+        """The part that holds it is scored by a fit to which the column is empty."""
+        x, y = survey(60)
+        x["once"], x["word"] = np.nan, pandas.Series([None] * 60, dtype=object)
+        x.loc[7, "once"], x.loc[9, "word"] = 1.0, "word"
+        model = LocalW2Regressor(**BALLS, base=LinearRegression(), calibrate="cv+").fit(x, y)
+        model.save(tmp_path / "m")
+        np.testing.assert_array_equal(load(tmp_path / "m").predict_interval(x), model.predict_interval(x))
+
+    def test_too_few_rows_are_said_once(self, plus):
+        model, x, _ = plus
+        with pytest.warns(UserWarning, match="999") as said:
+            model.predict_interval(pandas.concat([x] * 10), 0.999)
+        assert len(said) == 1
+
+    def test_no_checkpoint_stays(self, tmp_path):
+        x, y = line(40, 0)
+        settings = QUICK | {"delta": [0.5, 1.0]}
+        LocalW2Regressor(**settings, calibrate="cv+", checkpoint=tmp_path / "c").fit(x, y)
+        assert list(tmp_path.iterdir()) == []
 
     def test_intervals_cover(self, few_draws):
         """12 tables of 100 rows: about 90 %, and well above the 75 % that are guaranteed."""

@@ -106,6 +106,24 @@ def test_noise_that_rows_share_is_noticed(given):
     assert found.shared_noise > 200
     assert found.verdict[0].startswith("Not valid: the draws share noise between rows")
     assert found.to_dict()["shared_noise"] == found.shared_noise
+    assert found.to_dict()["valid"] is False
+    assert not found.calibrated
+
+
+@pytest.mark.parametrize("kind", ["mirrored", "quantiles"])
+def test_draws_that_mirror_each_other_and_quantiles_are_valid(kind):
+    """Both are dependent from draw to draw, but not between rows: alarms are as rare as they should be."""
+    alarms = 0
+    for seed in range(8):
+        x, y, draws = problem(seed, n=600, n_samples=50)
+        mean, std = 2 * x[:, 0], 0.5 + 0.4 * np.abs(x[:, 1])
+        given = np.concatenate([draws, 2 * mean - draws])
+        if kind == "quantiles":
+            given = mean + std * norm.ppf((np.arange(100) + 0.5) / 100)[:, None]
+        found = diagnose(x, y, given, random_state=0)
+        assert found.valid
+        alarms += not found.calibrated
+    assert alarms <= binom(8, 0.05).ppf(0.999)
 
 
 def test_independent_draws_and_few_draws_are_valid():

@@ -626,7 +626,8 @@ def test_independent_rows_of_any_law_are_not_suspected(law):
 def test_too_few_swaps_cannot_reject():
     x, y = gaussian_problem()
     with pytest.warns(UserWarning, match=r"0\.0526.*19"):
-        conditional_test(x, y, Gaussian(), 0.2, n_permutations=18, random_state=0)
+        found = conditional_test(x, y, Gaussian(), 0.2, n_permutations=18, random_state=0)
+    assert found.verdict == "There are too few swaps to tell."
 
 
 def test_five_rows_cannot_reject():
@@ -734,8 +735,21 @@ class TestSeveralDeltas:
         assert rejected["local"] >= 30
         assert rejected["global"] >= 30
 
+    def test_a_ball_of_all_rows_is_nowhere(self):
+        """An error that is everywhere: the verdict does not name the random row that is the ball's centre."""
+        x, y = gaussian_problem()
+        test = conditional_test(
+            x, y, lambda x: 9 + 0 * x[:, 0], [0.1, None], n_permutations=99, random_state=0
+        )
+        worst = int(np.argmax(test.ball_statistics))
+        assert ("all rows together" in test.verdict) == (not test.has_place[worst])
+        assert test.has_place.sum() == len(test.centers) - 1
+        assert len(test.plot()[1].get_lines()[-1].get_xdata()) < len(test.centers)
+
     def test_settings(self):
         x, y = gaussian_problem()
+        with pytest.raises(ValueError, match="twice"):
+            conditional_test(x, y, Gaussian(), [0.1, 0.1])
         with pytest.raises(ValueError, match="empty"):
             conditional_test(x, y, Gaussian(), [])
         axes = conditional_test(x, y, Gaussian(), [0.2, None], n_permutations=19, random_state=0).plot()

@@ -14,7 +14,7 @@ from localw2.balls.norms import Weighted
 SPREAD_FLOOR = 0.1  # of the overall spread: rows without noise must not outweigh all others
 _CELL = 200  # most rows of a cell; the fewest are half as many
 # Rows of a ball whose spread may divide its own residuals. That makes balls that look narrow by chance count
-# more, so a fit comes out too narrow: to .90 of the spread with 12 rows, .96 with 24, .99 with 48.
+# more, so a fit comes out too narrow: to .91 of the spread with 12 rows, .96 with 24, .98 with 48.
 SCALE_ROWS = 150
 
 

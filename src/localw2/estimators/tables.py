@@ -10,8 +10,10 @@ rare categories beyond ``MOST_CATEGORIES`` share the zeros.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -324,7 +326,7 @@ def read_table(
     x, columns = _learn_columns(table, Columns.noted(reader), slice(None) if known is None else known)
     if columns.dropped:
         warnings.warn(_explain_dropped(columns), stacklevel=3)
-    if _is_frame(table) and columns.width > 1:
+    if _is_frame(table) and columns.width > 1 and known is None:  # otherwise it was said of all rows
         leaks = find_leaks(x, y.reshape(len(y), -1), columns.categorical)
         if leaks:
             found = _join([columns.labels[columns.used[j]] for j in leaks])
@@ -371,7 +373,7 @@ def read_rows(reader: BaseEstimator, X: Any, columns: Columns) -> Array:
 def _learn_columns(table: Any, noted: Columns, known: Any) -> tuple[Array, Columns]:
     """The numbers of a table, and the columns that they came from, as the known rows show them.
 
-    Of the other rows only the type of a column is used.
+    A cell of another row that such a column cannot hold is missing.
     """
     labels, frame = noted.labels, _is_frame(table)
     kinds: list[str] = []
@@ -380,20 +382,21 @@ def _learn_columns(table: Any, noted: Columns, known: Any) -> tuple[Array, Colum
     idle: dict[int, str] = {}
     for j in range(table.shape[1]):
         column = _column(table, j)
-        kinds.append(cells.find_kind(column, labels[j]))
+        kinds.append(cells.find_kind(_take(column, known), labels[j]))
         if kinds[j] == cells.EMPTY:
             found.append(np.full(len(table), np.nan))
         elif kinds[j] == cells.CATEGORY:
             places, words[j] = cells.read_texts(column)
             found.append(np.where(places < 0, np.nan, places))
         elif kinds[j] in (cells.DATE, cells.DURATION):
-            found.append(cells.read_days(column, labels[j], kinds[j] == cells.DURATION))
+            read = partial(cells.read_days, label=labels[j], durations=kinds[j] == cells.DURATION)
+            found.append(_read_known(read, column, known))
         else:
-            found.append(cells.read_numbers(column, labels[j]))
+            found.append(_read_known(partial(cells.read_numbers, label=labels[j]), column, known))
         whole = getattr(column.dtype, "kind", "O") in "iu"
         name = labels[j] if noted.names is None else noted.names[j]
         reason = explain_idle(found[j][known], kinds[j], name, whole)
-        if reason == IDENTIFIER and cells.look_like_dates(words[j]):
+        if reason == IDENTIFIER and cells.look_like_dates(_name_codes(found[j][known], words[j])):
             reason = UNREAD_DATES
         if reason is not None and (frame or reason == NO_VALUES):
             idle[j] = reason
@@ -424,6 +427,30 @@ def _learn_columns(table: Any, noted: Columns, known: Any) -> tuple[Array, Colum
         tuple(int(j) for j in np.flatnonzero(gaps)),
     )
     return np.ascontiguousarray(x), columns
+
+
+def _take(column: Any, rows: Any) -> Any:
+    return column.iloc[rows] if hasattr(column, "iloc") else column[rows]
+
+
+def _read_known(read: Callable[[Any], Array], column: Any, known: Any) -> Array:
+    """The numbers of a column; NaN in rows that are not known if they cannot be read."""
+    try:
+        return read(column)
+    except ValueError:
+        if isinstance(known, slice):
+            raise
+    values = np.full(len(column), np.nan)
+    values[known] = read(_take(column, known))
+    for row in np.setdiff1d(np.arange(len(column)), known):
+        with suppress(ValueError):
+            values[row] = read(_take(column, slice(row, row + 1)))[0]
+    return values
+
+
+def _name_codes(codes: Array, words: list[str]) -> list[str]:
+    """The categories that occur among codes (N,)."""
+    return [words[k] for k in np.unique(codes[~np.isnan(codes)]).astype(int)]
 
 
 def _sort_codes(codes: Array, words: list[str], known: Any) -> tuple[list[str], Array]:

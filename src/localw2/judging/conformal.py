@@ -190,17 +190,15 @@ def plus_interval(lower: Array, upper: Array, coverage: float) -> tuple[Array, A
     (Barber, Candes, Ramdas and Tibshirani, 2021; for nested sets Gupta, Kuchibhotla and Ramdas, 2022.) With K
     parts, n rows, and everything learned without the scored part, it covers with probability at least
     :math:`1 - 2\alpha - \min\{2 (1 - 1/K) / (n/K + 1),\, (1 - K/n) / (K + 1)\}`; in practice about
-    :math:`1 - \alpha`. If k is 0 no finite interval has this, and the widest is used, with a warning.
+    :math:`1 - \alpha`. With fewer than coverage / (1 - coverage) rows k would be 0; it is 1 then, and nothing
+    is guaranteed.
 
     >>> ends = np.arange(1.0, 20.0)[:, None]
     >>> plus_interval(-ends, ends, 0.9)
     (array([-18.]), array([18.]))
     """
     n = len(lower)
-    place = math.floor((n + 1) * (1 - check_probability(coverage, "coverage")) + 1e-9)
-    if place < 1:
-        _warn_of_few(n, coverage, math.ceil(coverage / (1 - coverage) - 1e-9))
-    place = max(place, 1)
+    place = max(1, math.floor((n + 1) * (1 - check_probability(coverage, "coverage")) + 1e-9))
     low, high = np.partition(lower, place - 1, axis=0), np.partition(upper, n - place, axis=0)
     return low[place - 1], high[n - place]
 

@@ -13,6 +13,7 @@ PROBED_ROWS, PROBED_COLUMNS = 1000, 8
 SHARED_NOISE = 5.0
 # With fewer draws or rows than these, shared noise cannot be told from chance.
 LEAST_DRAWS, LEAST_ROWS = 10, 20
+_MIRRORED = -0.99  # correlation of two draws that are z and -z
 
 
 class DependentDrawsWarning(UserWarning):
@@ -28,8 +29,9 @@ def describe_shared_noise(shared_noise: float, whose: str, consequence: str) -> 
     """What to say of draws that share noise between rows."""
     return (
         f"{whose} draws are not independent between rows: about {shared_noise:.0f} rows share their noise, "
-        f"as when a call uses one omega or one set of weights for all rows. {consequence} Draw independently "
-        "for every row, as the estimators' sample does."
+        "as when a call uses one omega or one set of weights for all rows (draws that depend on the draws "
+        f"before them look alike). {consequence} Draw independently for every row, as the estimators' sample "
+        "does."
     )
 
 
@@ -38,8 +40,12 @@ def measure_shared_noise(probe: Array) -> float:
 
     With e the draws standardised in each of the R rows, :math:`\langle e_s, e_t\rangle / R` of two draws
     has variance 1/R around 0; noise common to g rows makes that g/R, whatever its sign in each row. The
-    result is the largest such factor over the columns, and 1.0 where there are too few draws or rows.
+    result is the largest such factor over the columns, and 1.0 where there are too few draws or rows. Draws
+    that mirror each other (z and -z) do not count, and neither do draws in ascending order in every row, such
+    as quantiles: in ranks the order of draws does not matter.
     """
+    if bool((np.diff(probe, axis=0) >= 0).all()):
+        return 1.0
     distinct = np.unique(probe.reshape(len(probe), -1), axis=0)
     if min(LEAST_DRAWS, len(probe) / 2) <= len(distinct) < len(probe):  # repeats are not shared noise
         probe = distinct.reshape(-1, *probe.shape[1:])
@@ -53,7 +59,13 @@ def measure_shared_noise(probe: Array) -> float:
         if moving.sum() < LEAST_ROWS:
             continue
         e = column[:, moving] / std[moving]
-        products = (e @ e.T / e.shape[1] + 1 / n)[np.triu_indices(n, 1)]  # after centring their mean is -1/n
+        products = e @ e.T / e.shape[1]
+        size = np.sqrt(np.diag(products))
+        mirrored = products < _MIRRORED * size * size[:, None]
+        counted = np.triu(np.ones((n, n), bool), 1)
+        if mirrored.sum(1).max() <= 1:  # noise that is shared has many draws opposite to each
+            counted &= ~mirrored
+        products = products[counted] + 1 / n  # after centring their mean is -1/n
         factor = e.shape[1] * float(np.mean(products**2))
         if stats.chi2.sf(factor * len(products), len(products)) <= 1e-6:  # not by chance
             factors.append(factor)

@@ -49,6 +49,7 @@ def score_rows(
         "interval": scores.COVERAGE,
         "targets": found.list_scores(targets),
         "calibrated": found.diagnosis.calibrated,
+        "valid": found.diagnosis.valid,
         "verdict": list(found.diagnosis.verdict),
     }
 
@@ -106,6 +107,11 @@ def compare(
     balls = [parse_delta(one.strip()) for one in str(delta or "auto").split(",")]
     if balls == ["auto"]:
         balls = [getattr(estimator, "delta_", "auto")]
+    elif "auto" in balls or len({type(one) for one in balls if one != math.inf}) > 1:
+        raise typer.BadParameter(
+            f"--delta {delta}: give several radii, in the units of the columns, or several nearest:K, which "
+            "are measured in standard deviations, but not both in one test."
+        )
     norm = getattr(estimator, "norm_", None)
     if norm is None and any(isinstance(one, Nearest) for one in balls):
         norm = Weighted.standardised(encode_rows(estimator, rows.X))
@@ -124,6 +130,7 @@ def compare(
     found["deltas"] = dict(zip(result.delta_names, result.delta_pvalues.tolist(), strict=True))
     found["balls"] = {
         "row": rows.number[result.centers],
+        "delta": [result.delta_names[number] for number in result.ball_deltas],
         "size": result.ball_sizes,
         "statistic": result.ball_statistics,
         "pvalue": result.ball_pvalues,

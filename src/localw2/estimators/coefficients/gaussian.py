@@ -10,6 +10,7 @@ from typing import final
 import numpy as np
 import torch
 from scipy import optimize
+from scipy.spatial import cKDTree
 from torch import Tensor
 
 from localw2._validation import Array
@@ -25,6 +26,9 @@ ROUNDS = 3
 SCALE_FLOOR = 0.05
 # Bounds the likelihood, which is infinite where a row with no spread is fitted exactly.
 VARIANCE_FLOOR = 1e-8
+# Rows whose residuals may stand for each other's. With 60 of 400 the standard errors of SDs were right to a
+# tenth where coefficients have unlike laws (with all rows, to a quarter).
+ALIKE = 60
 
 Slope = Callable[[Array], tuple[float, Array]]
 
@@ -155,22 +159,27 @@ def most_likely(frame: Frame) -> Array:
     return min(found, key=lambda value_and_factor: value_and_factor[0])[1]
 
 
-def standardise_residuals(design: Array, y: Array, law: CoefficientLaw) -> Array:
-    """Residuals in units of the law's SD at each row, corrected for leverage, with mean 0 and variance 1.
+def gather_residuals(design: Array, y: Array, law: CoefficientLaw) -> Array:
+    """For every row the residuals of the ``ALIKE`` rows most like it, in units of their SD, (N, k).
 
-    Rows where the law has next to no spread are left out; without any other, the result is (0,).
+    Rows are alike if each coefficient has a similar share in their noise, with the same sign: the noise of y
+    then has a similar shape, whatever the laws of the coefficients are. Residuals are corrected for leverage;
+    each row of the result has mean 0 and variance 1. Rows where the law has next to no spread lend none.
     """
     residual, variance = y - design @ law.mean, law.variance(design)
-    kept = variance > SCALE_FLOOR**2 * variance.mean()
-    if not kept.any():
-        return np.zeros(1)
-    std = np.sqrt(variance[kept])
-    left = 1 - _leverage(design[kept] / std[:, None])
-    found = residual[kept] / std / np.sqrt(left)
-    found -= found.mean()
-    size = found.std()
-    standardised: Array = found / size if size > 0 else found
-    return standardised
+    lends = variance > SCALE_FLOOR**2 * variance.mean()
+    if not lends.any():
+        return np.zeros((len(y), 1))
+    std = np.sqrt(np.where(variance > 0, variance, 1.0))
+    own = residual[lends] / std[lends] / np.sqrt(1 - _leverage(design[lends] / std[lends, None]))
+    lengths, axes = np.linalg.eigh(law.covariance)
+    shares = design @ (axes * np.sqrt(np.maximum(lengths, 0))) / std[:, None]
+    _, near = cKDTree(shares[lends]).query(shares, min(ALIKE, int(lends.sum())))
+    found = own[near.reshape(len(y), -1)]
+    found -= found.mean(1, keepdims=True)
+    size = found.std(1, keepdims=True)
+    gathered: Array = found / np.where(size > 0, size, 1.0)
+    return gathered
 
 
 def robust_errors(design: Array, y: Array, law: CoefficientLaw, free: Array) -> tuple[Array, Array]:
@@ -194,8 +203,10 @@ def robust_errors(design: Array, y: Array, law: CoefficientLaw, free: Array) -> 
 
 def _sandwich(columns: Array, errors: Array) -> Array:
     """Standard errors of least squares with these columns (N, q) and errors (N,), of any variance."""
-    influence = np.linalg.pinv(columns, rcond=1e-9) * (errors / (1 - _leverage(columns)))
-    found: Array = np.sqrt((influence**2).sum(1))
+    units = np.sqrt((columns**2).sum(0))
+    units = np.where(units > 0, units, 1.0)
+    influence = np.linalg.pinv(columns / units, rcond=1e-9) * (errors / (1 - _leverage(columns)))
+    found: Array = np.sqrt((influence**2).sum(1)) / units
     return found
 
 

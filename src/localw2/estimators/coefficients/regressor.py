@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Self, final
 
 import numpy as np
@@ -19,10 +20,10 @@ from localw2.estimators.coefficients.gaussian import (
     CoefficientLaw,
     Frame,
     free_entries,
+    gather_residuals,
     match_balls,
     most_likely,
     robust_errors,
-    standardise_residuals,
     warn_if_unidentified,
     with_ones,
 )
@@ -314,14 +315,16 @@ class RandomCoefficientRegressor(Judged, stored_values.Storable, RegressorMixin,
     ) -> dict[str, Array]:
         """Standard errors and intervals from refits to outputs that follow the fit.
 
-        Their noise is the fit's SD at each row times a standardised residual of any row: coefficients need
-        not be Gaussian.
+        Their noise is the fit's SD at each row times a standardised residual of a row like it: coefficients
+        need not be Gaussian, nor have laws of the same shape.
         """
         design, free = with_ones(x), free_entries(x.shape[1] + 1, self.covariance == "full")
         centre, std = design @ law.mean, np.sqrt(law.variance(design))
-        residuals = standardise_residuals(design, y, law)
+        residuals = gather_residuals(design, y, law)
+        rows = np.arange(len(x))
         seeds = rng.integers(2**63, size=(self.n_bootstrap, 2))
-        outputs = [centre + std * np.random.default_rng(s).choice(residuals, len(x)) for s, _ in seeds]
+        picks = [np.random.default_rng(s).integers(residuals.shape[1], size=len(x)) for s, _ in seeds]
+        outputs = [centre + std * residuals[rows, pick] for pick in picks]
         size = _TOGETHER if self._as_printed else 1
         parts = [slice(start, start + size) for start in range(0, len(seeds), size)]
         batches = Parallel(n_jobs=self.n_jobs)(
@@ -338,16 +341,9 @@ class RandomCoefficientRegressor(Judged, stored_values.Storable, RegressorMixin,
             "covariance_se": np.std([refit.covariance for refit in refits], axis=0, ddof=1),
         }
         found["mean_interval"] = studentised_interval(law.mean, own[0], means, mean_errors, self.confidence)
-        # On the scale of log(variance + a), where estimates are nearly symmetric; a keeps zero in reach.
-        a = np.maximum(own[1], np.finfo(np.float64).tiny) / 2
-        ends = studentised_interval(
-            np.log(law.std**2 + a),
-            own[1] / (law.std**2 + a),
-            np.log(stds**2 + a),
-            variance_errors / (stds**2 + a),
-            self.confidence,
-        )
-        found["std_interval"] = np.sqrt(np.maximum(np.exp(ends) - a, 0))
+        # By way of the variances: the error of an SD is not defined at 0.
+        ends = studentised_interval(law.std**2, own[1], stds**2, variance_errors, self.confidence)
+        found["std_interval"] = np.sqrt(np.maximum(ends, 0))
         return found
 
     def _check_settings(self) -> None:
@@ -383,7 +379,9 @@ def studentised_interval(
     """
     moved = np.abs(replicates - estimate)
     ratios = np.divide(moved, errors, out=np.zeros_like(moved), where=errors > 0)
-    reach = np.quantile(ratios, confidence, axis=0) * error
+    # The k-th of B replicates, of which the estimate itself would be one more: too few are not too narrow.
+    place = min(len(ratios), math.ceil(confidence * (len(ratios) + 1) - 1e-9))
+    reach = np.sort(ratios, axis=0)[place - 1] * error
     return np.stack([estimate - reach, estimate + reach])
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -65,14 +66,15 @@ def choose_kind(calibrate: Any, n: int) -> str | None:
     return kind
 
 
-def hold_out(n: int, seed: int) -> Array:
-    """The rows that calibrate a split fit, at random, ascending.
+def hold_out(n: int, seed: int) -> tuple[Array, Array]:
+    """The rows that calibrate a split fit, at random, and those that are fitted, both ascending.
 
-    >>> hold_out(2500, 0).shape
-    (500,)
+    >>> [len(rows) for rows in hold_out(2500, 0)]
+    [500, 2000]
     """
-    size = min(round(HELD_OUT * n), MOST_HELD_OUT)
-    return np.sort(_shuffle(n, seed)[:size])
+    held = min(round(HELD_OUT * n), MOST_HELD_OUT)
+    rows = _shuffle(n, seed)
+    return np.sort(rows[:held]), np.sort(rows[held:])
 
 
 def split_into_parts(n: int, seed: int) -> list[Array]:
@@ -86,28 +88,24 @@ def split_into_parts(n: int, seed: int) -> list[Array]:
 
 def name_checkpoints(recipe: Recipe, kind: str | None) -> list[str | None]:
     """The files that a fit by this recipe may leave when it is killed."""
-    parts = [("calibration", k) for k in range(0 if kind in (None, "split") else max(N_PARTS))]
-    tried = len(recipe.delta) if isinstance(recipe.delta, list | tuple) else 0
-    parts += [("choice", k) for k in range(tried)]
-    return [recipe.checkpoint, *(name_part(recipe.checkpoint, *part) for part in parts)]
+    n_parts = max(N_PARTS) if kind in ("cv", "cv+") else 0
+    n_tried = len(recipe.delta) if isinstance(recipe.delta, list | tuple) else 0
+    fits = [recipe.checkpoint, *(name_part(recipe.checkpoint, "calibration", k) for k in range(n_parts))]
+    return fits + [name_part(path, "choice", k) for path in fits for k in range(n_tried)]
 
 
 def _shuffle(n: int, seed: int) -> Array:
     return np.random.default_rng([seed, _PURPOSE]).permutation(n)
 
 
-def learn_split(
-    recipe: Recipe, y: Array, read_again: ReadAgain
-) -> tuple[ConditionalLaw, TrainedNetwork | None, Array]:
-    """The law of most rows, with scores of the others, and all rows x (N, p) in that law's numbers."""
-    held = hold_out(len(y), recipe.seed)
-    kept = np.setdiff1d(np.arange(len(y)), held)
-    x, own = _know_only(recipe, kept, y, read_again)
-    law, trained = learn(own, x[kept], y[kept])
-    return replace(law, calibration=Calibration(law.scores(x[held], y[held]), "split")), trained, x
+def learn_split(recipe: Recipe, x: Array, y: Array) -> tuple[ConditionalLaw, TrainedNetwork | None]:
+    """The law of most rows, with scores of the others, which the recipe must not know (``know_only``)."""
+    held, fitted = hold_out(len(y), recipe.seed)
+    law, trained = learn(recipe, x[fitted], y[fitted])
+    return replace(law, calibration=Calibration(law.scores(x[held], y[held]), "split")), trained
 
 
-def _know_only(recipe: Recipe, rows: Array, y: Array, read_again: ReadAgain) -> tuple[Array, Recipe]:
+def know_only(recipe: Recipe, rows: Array, y: Array, read_again: ReadAgain) -> tuple[Array, Recipe]:
     """All rows as numbers, and the recipe, as if only some rows were known."""
     x, columns = read_again(rows)
     return x, replace(recipe, columns=columns, outcomes=Outcomes.of(y[rows], recipe.bounds, recipe.values))
@@ -121,8 +119,11 @@ def score_parts(
     x: Array,
     y: Array,
     read_again: ReadAgain,
-) -> tuple[ConditionalLaw, TrainedNetwork | None]:
-    """The same law with scores of every row by a fit that has not seen it, as far as Ctrl-C lets it come."""
+) -> tuple[ConditionalLaw, TrainedNetwork | None, bool]:
+    """The same law with scores of every row by a fit that has not seen it, and whether all rows have one.
+
+    After Ctrl-C some or all have none.
+    """
     refit = replace(
         recipe,
         history=None,  # the file belongs to the whole fit, which is done
@@ -151,19 +152,18 @@ def score_parts(
     if len(found) < len(parts):
         n_scored = sum(len(scores) for scores, _ in found)
         then = f"they rest on {n_scored} of {len(x)} rows" if found else "predict_interval is uncalibrated"
-        warnings.warn(
-            f"interrupted before the intervals were calibrated: {then}. With a checkpoint, the same call "
-            "continues from here.",
-            stacklevel=5,
-        )
+        kept = any(path is not None and Path(path).exists() for path in name_checkpoints(recipe, kind))
+        more = " The same call continues from the checkpoint." if kept else ""
+        warnings.warn(f"interrupted before the intervals were calibrated: {then}.{more}", stacklevel=4)
     if not found:
-        return law, trained
+        return law, trained, False
+    whole = len(found) == len(parts)
     scores = np.concatenate([scores for scores, _ in found])
     if kind == "cv":
-        return replace(law, calibration=Calibration(scores, kind)), trained
+        return replace(law, calibration=Calibration(scores, kind)), trained, whole
     numbers = np.repeat(np.arange(len(found)), [len(scores) for scores, _ in found])
     without = tuple(part for _, part in found)
-    return replace(law, calibration=Calibration(scores, kind, numbers), without=without), trained
+    return replace(law, calibration=Calibration(scores, kind, numbers), without=without), trained, whole
 
 
 def _score_part(
@@ -181,7 +181,7 @@ def _score_part(
         title=f"calibrating, part {number + 1} of {len(parts)}",
     )
     if read_again is not None:
-        x, recipe = _know_only(recipe, others, y, read_again)
+        x, recipe = know_only(recipe, others, y, read_again)
     with warnings.catch_warnings():
         # It would say that the model is half trained; a part that is given up has a warning of its own.
         warnings.filterwarnings("ignore", message="interrupted after epoch")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast, final
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
     from localw2.estimators.regression.network import NetworkMember
     from localw2.estimators.regression.outcomes import Outcomes
     from localw2.estimators.tables import Columns
+
+
+_MOST_ENDS = 1 << 20  # of CV+ sets that are kept at a time
 
 
 @final
@@ -108,16 +113,25 @@ class ConditionalLaw:
     def plus_interval(self, rows: list[Array], coverage: float, joint: bool) -> tuple[Array, Array]:
         """The same by CV+; ``rows`` are the new rows in the numbers of each law ``without``."""
         assert self.calibration is not None
-        blocks = []
+        n, blocks = self.calibration.n_rows, []
+        if (n + 1) * (1 - coverage) < 1 - 1e-9:
+            warnings.warn(
+                f"with {n} calibration rows no CV+ interval of level {coverage:g} has a guarantee: the "
+                f"widest one is used. {math.ceil(coverage / (1 - coverage) - 1e-9)} rows would be enough.",
+                stacklevel=3,
+            )
+        numbers, step = self.calibration.parts, max(1, _MOST_ENDS // n)
+        each = [self.calibration.scores[numbers == k] for k in range(len(self.without))]
         for parts in zip(
             *(law.common_draws(x) for law, x in zip(self.without, rows, strict=True)), strict=True
         ):
-            ends = []
-            for number, (law, (_, draws)) in enumerate(zip(self.without, parts, strict=True)):
-                scores = self.calibration.scores[self.calibration.parts == number]
-                ends.append(law.outcomes.within(*plus_sets(scores, draws, joint)))
-            lower, upper = (np.concatenate(side) for side in zip(*ends, strict=True))
-            blocks.append(plus_interval(lower, upper, coverage))
+            for start in range(0, parts[0][1].shape[1], step):
+                ends = [
+                    law.outcomes.within(*plus_sets(scores, draws[:, start : start + step], joint))
+                    for law, scores, (_, draws) in zip(self.without, each, parts, strict=True)
+                ]
+                lower, upper = (np.concatenate(side) for side in zip(*ends, strict=True))
+                blocks.append(plus_interval(lower, upper, coverage))
         lower, upper = (np.concatenate(part) for part in zip(*blocks, strict=True))
         return lower, upper
 

@@ -19,6 +19,8 @@ from localw2.estimators.regression.ball_law import BallLaw
 from localw2.estimators.regression.balls import ChosenBalls
 from localw2.estimators.regression.calibrating import (
     choose_kind,
+    hold_out,
+    know_only,
     learn_split,
     name_checkpoints,
     score_parts,
@@ -175,25 +177,35 @@ class LocalW2Regressor(Judged, stored_values.Storable, RegressorMixin, BaseEstim
     def fit(self, X: Any, y: Any) -> Self:
         """Learn the conditional distribution of y given x from rows X (N, p) and outputs y (N,) or (N, d)."""
         # A fresh estimator reads the table: a refit that fails leaves the old fit whole.
-        x, y, columns = read_table(type(self)(), X, y)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            x, y, columns = read_table(type(self)(), X, y)
         outputs = np.ascontiguousarray(y, dtype=np.float64).reshape(len(x), -1)
         recipe, kind = self._recipe(x, outputs, columns), choose_kind(self.calibrate, len(x))
 
         def read_again(known: Array) -> tuple[Array, Columns]:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # what there is to say of columns was said of all rows
+            with warnings.catch_warnings(record=True) as again:
+                warnings.simplefilter("always")
                 numbers, _, own = read_table(type(self)(), X, y, known)
+            if kind == "split":  # these rows alone say which columns are left out
+                said[:] = [one for one in said if not str(one.message).startswith("left out")] + again
             return numbers, own
 
+        if kind == "split":
+            x, recipe = know_only(recipe, hold_out(len(x), recipe.seed)[1], outputs, read_again)
+        for one in said:
+            warnings.warn(one.message, one.category, stacklevel=2)
+        whole = True
         with settings.share_threads(x.size, self.n_jobs):
             if kind == "split":
-                law, trained, x = learn_split(recipe, outputs, read_again)
+                law, trained = learn_split(recipe, x, outputs)
             else:
                 law, trained = learn(recipe, x, outputs)
             if kind in ("cv", "cv+"):
-                law, trained = score_parts(recipe, kind, law, trained, x, outputs, read_again)
+                law, trained, whole = score_parts(recipe, kind, law, trained, x, outputs, read_again)
         self._keep(law, y.ndim, SeenRows.of(law.columns.expand(x), outputs), trained)
-        if self.checkpoint is not None and (trained is None or trained.fit.stopped == "all epochs done"):
+        done = whole and (trained is None or trained.fit.stopped == "all epochs done")
+        if self.checkpoint is not None and done:
             settings.remove_checkpoints(*name_checkpoints(recipe, kind))
         return self
 
@@ -224,24 +236,35 @@ class LocalW2Regressor(Judged, stored_values.Storable, RegressorMixin, BaseEstim
         """The central prediction interval of probability ``coverage``: its lower and upper ends.
 
         Each output has its own, or with ``joint`` they form a box that holds all outputs together. Intervals
-        are calibrated if the fit was (``calibrate=True``), and otherwise quantiles of the draws.
+        are calibrated if the fit was (``calibrate``), and otherwise quantiles of the draws.
         """
         x = self.encode(X)
         coverage, joint = check_probability(coverage, "coverage"), check_flag(joint, "joint")
         if self.law_.without:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # encode has said what there is to say of these rows
-                rows = [read_rows(self, X, part.columns) for part in self.law_.without]
-            lower, upper = self.law_.plus_interval(rows, coverage, joint)
+            lower, upper = self.law_.plus_interval(self._encode_for_parts(X), coverage, joint)
             return self._shaped(lower), self._shaped(upper)
         if self.calibrate and self.calibration_ is None:
             warnings.warn(
-                "calibrate=True, but this fit is not calibrated: it was interrupted, or made without. These "
-                "intervals are quantiles of the draws; fit again to calibrate them.",
+                f"calibrate={self.calibrate!r}, but this fit is not calibrated: it was interrupted, or made "
+                "without. These intervals are quantiles of the draws; fit again to calibrate them.",
                 stacklevel=2,
             )
         lower, upper = self.law_.interval(x, coverage, joint)
         return self._shaped(lower), self._shaped(upper)
+
+    def _encode_for_parts(self, X: Any) -> list[Array]:
+        """The numbers of a table by the columns of each law of a part."""
+        given = getattr(X, "columns", None)
+        names = () if self.law_.columns.names is None or given is None else self.law_.columns.names
+        used = {names[j] for part in self.law_.without for j in part.columns.used} if names else set()
+        if lacking := sorted(used - set(map(str, given if given is not None else ()))):
+            raise ValueError(
+                f"X has no column {lacking[0]!r}. The fit to all rows leaves it out, but some of the fits to "
+                "parts of them, which make the intervals of calibrate='cv+', use it. Pass it too."
+            )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # encode has said what there is to say of these rows
+            return [read_rows(self, X, part.columns) for part in self.law_.without]
 
     def encode(self, X: Any) -> Array:
         """The numbers (N, q) that a table becomes: codes for categories, NaN for missing values."""

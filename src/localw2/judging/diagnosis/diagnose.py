@@ -97,8 +97,8 @@ class Diagnosis:
 
     @property
     def calibrated(self) -> bool:
-        """Whether no test failed; a calibrated sampler passes with a probability of at least 95 %."""
-        return not self.failures
+        """Whether no test failed, and the tests are valid; a calibrated sampler passes in 95 % of cases."""
+        return self.valid and not self.failures
 
     @property
     def failures(self) -> list[tuple[str, str]]:
@@ -233,7 +233,7 @@ class Diagnosis:
         hidden = {*of_rows, "extrapolated", "place_input"}
         found = {name: value for name, value in vars(self).items() if name not in hidden}
         found |= {name: [vars(entry) for entry in found[name]] for name in ("groups", "dependence")}
-        found |= {"calibrated": self.calibrated, "verdict": self.verdict}
+        found |= {"calibrated": self.calibrated, "valid": self.valid, "verdict": self.verdict}
         found["ball_size_quantiles"] = np.quantile(self.ball_sizes, [0, 0.25, 0.5, 0.75, 1])
         found["sparse_rows"] = np.flatnonzero(self.sparse)
         outside = self.extrapolated

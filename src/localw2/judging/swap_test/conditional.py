@@ -97,6 +97,11 @@ class ConditionalTest:
         return not self.seen and self.shared_noise <= SHARED_NOISE
 
     @property
+    def has_place(self) -> Array:
+        """Which balls are somewhere, a mask (n,): one of all rows has its centre anywhere."""
+        return np.array([delta is not None for delta in self.deltas])[self.ball_deltas]
+
+    @property
     def delta_names(self) -> list[str]:
         """What to call the deltas."""
         return ["one ball of all rows" if delta is None else str(delta) for delta in self.deltas]
@@ -109,8 +114,8 @@ class ConditionalTest:
             return f"Not valid: {share} of these rows are training rows. Test the sampler on new rows."
         if not self.valid:
             return "Not valid: the draws share noise between rows. Draw independently for every row."
-        if self.smallest > self.level:
-            return "There are too few rows to tell."
+        if self.smallest > self.level * (1 + 1e-9):
+            return f"There are too few {'rows' if self.n_rows <= ENUMERATED_ROWS else 'swaps'} to tell."
         if not self.reject:
             return "No difference was found between the sampler's distribution of y given x and the data's."
         return f"The sampler's distribution of y given x differs from the data's{self._say_where()}."
@@ -122,9 +127,12 @@ class ConditionalTest:
         if not failing.any():
             return ", but not clearly in any single ball"
         text = f", clearly in {failing.sum()} of {len(failing)} balls"
-        if self.center_x.shape[1] == 1:
+        worst = np.argmax(self.ball_statistics)
+        if not self.has_place[worst]:
+            text += ", most of all in all rows together"
+        elif self.center_x.shape[1] == 1:
             # The worst place, not the range, which would depend on a single ball rejected by chance.
-            text += f", most of all around x = {self.center_x[np.argmax(self.ball_statistics), 0]:.3g}"
+            text += f", most of all around x = {self.center_x[worst, 0]:.3g}"
         return text
 
     def summary(self) -> str:
@@ -282,6 +290,8 @@ def _list_deltas(delta: Any) -> tuple[Any, ...]:
     deltas = tuple(delta) if isinstance(delta, list | tuple) else (delta,)
     if not deltas:
         raise ValueError("delta=[] is empty; give at least one radius, Nearest(k), None or 'auto'.")
+    if len({str(one) for one in deltas}) < len(deltas):
+        raise ValueError(f"delta={list(deltas)} names the same balls twice; give each once.")
     return deltas
 
 
@@ -306,8 +316,7 @@ def _choose_swaps(n_swaps: int, n_rows: int, level: float, rng: np.random.Genera
             f"{level:g}. {instead}",
             stacklevel=3,
         )
-        return swaps, smallest
-    return swaps, min(smallest, level)
+    return swaps, smallest
 
 
 def _check_data(x: Any, y: Any) -> tuple[Array, Array]:

@@ -18,7 +18,7 @@ GROUPS = 8
 
 def draw_test(test: ConditionalTest, axes: Any = None) -> Any:
     """Draw the null sample with the statistic and, if there are several balls, the map; return the Axes."""
-    axes = _panels(axes, 1 if len(test.centers) == 1 else 2)
+    axes = _panels(axes, 1 if test.has_place.sum() < 2 else 2)
     axes[0].hist(test.null, bins="auto", color=DATA, alpha=0.6, label=f"after {len(test.null)} swaps")
     axes[0].axvline(test.statistic, color=TRUTH, lw=2, label=f"observed, p = {test.pvalue:.3g}")
     several = len(test.deltas) > 1
@@ -34,8 +34,14 @@ def draw_test(test: ConditionalTest, axes: Any = None) -> Any:
     return axes
 
 
+def _select(test: ConditionalTest) -> tuple[Array, Array, Array]:
+    """Centres, z and rejections of the balls that have a place on a map."""
+    shown = test.has_place
+    return test.center_x[shown], test.ball_statistics[shown], test.rejected_balls[shown]
+
+
 def _draw_line(ax: Any, test: ConditionalTest) -> None:
-    x, z, rejected = test.center_x, test.ball_statistics, test.rejected_balls
+    x, z, rejected = _select(test)
     column = 0 if x.shape[1] == 1 else find_strongest_input(x, z)
     for chosen, color, label in ((~rejected, MODEL, "ball"), (rejected, TRUTH, "ball, rejected")):
         if chosen.any():
@@ -46,10 +52,10 @@ def _draw_line(ax: Any, test: ConditionalTest) -> None:
 
 
 def _draw_plane(ax: Any, test: ConditionalTest) -> None:
-    x, z, limit = test.center_x, test.ball_statistics, test.ball_limit
+    (x, z, rejected), limit = _select(test), test.ball_limit
     far = max(float(np.abs(z).max()), limit if np.isfinite(limit) else 0.0, 1.0)
     points = ax.scatter(*x.T, c=z, cmap="RdBu_r", vmin=-far, vmax=far, s=22, lw=0)
-    if (rejected := test.rejected_balls).any():
+    if rejected.any():
         ax.scatter(*x[rejected].T, facecolors="none", edgecolors="black", s=34, lw=0.8, label="rejected")
     ax.figure.colorbar(points, ax=ax, label="z of the ball")
     ax.set(xlabel="$x_1$", ylabel="$x_2$")
