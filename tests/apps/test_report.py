@@ -364,3 +364,16 @@ def test_simulations_stand_at_the_times_of_their_trajectory(dynamics):
 def test_trajectories_that_do_not_fit_are_told_of(dynamics, Y, t, message):
     with pytest.raises(ValueError, match=message):
         report_html(dynamics, Y, t)
+
+
+def test_dollars_and_control_characters_in_names_are_shown():
+    """matplotlib takes $x_{$ for a formula that it cannot read; a report must not fail for a name."""
+    rng = np.random.default_rng(0)
+    names = ["price $x_{$", "k\x1b[2J\n$"]
+    frame = pd.DataFrame({names[0]: rng.normal(size=60), names[1]: rng.choice(["$a_{$", "b"], 60)})
+    y = frame[names[0]] + rng.normal(size=60)
+    model = LocalW2Regressor("balls", Ridge(), random_state=0).fit(frame, y)
+    page = report_html(model, frame, y.to_numpy(), target_names=["cost in $_{$"])
+    assert "price $x_{$" in page
+    assert "cost in $_{$" in page
+    assert not any("\x1b" in picture for picture in re.findall(r"(?s)<svg.*?</svg>", page))

@@ -3,8 +3,20 @@ import pandas as pd
 import pytest
 import torch
 from sklearn.linear_model import Ridge
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
-from localw2 import LocalW2Regressor, Nearest, Network, Norm, RandomCoefficientRegressor, Weighted, load, save
+from localw2 import (
+    LocalW2ODE,
+    LocalW2Regressor,
+    Nearest,
+    Network,
+    Norm,
+    RandomCoefficientRegressor,
+    Weighted,
+    load,
+    save,
+)
 from localw2.datasets import Linear, Nonlinear
 from localw2.storage.model_file import Stored, write
 
@@ -106,3 +118,40 @@ def test_a_file_holds_what_was_fitted_whatever_the_parameters_say_now(tmp_path, 
     np.testing.assert_array_equal(loaded.predict(x), model.predict(x))
     loaded.save(tmp_path / "again")
     np.testing.assert_array_equal(load(tmp_path / "again").predict(x), model.predict(x))
+
+
+def test_a_file_sets_no_parameter_of_an_object_inside(tmp_path):
+    """base__memory would make a refit read pickles from a folder that the file's author chose."""
+    x, y = np.random.default_rng(0).normal(size=(2, 40, 1))
+    base = make_pipeline(StandardScaler(), Ridge())
+    model = LocalW2Regressor("balls", base, random_state=0).fit(x, y[:, 0])
+    for name, value in (("base__memory", str(tmp_path)), ("base__ridge__alpha", 2.0), ("evil", 1)):
+        stored = model.to_stored()
+        stored.settings["parameters"][name] = value
+        with pytest.raises(ValueError, match=name):
+            LocalW2Regressor.from_stored(stored)
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind", ["regressor", "coefficients", "ode"])
+def test_a_file_names_no_file_that_a_refit_would_write(tmp_path, kind):
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    rng = np.random.default_rng(0)
+    if kind == "ode":
+        y = rng.normal(size=(6, 4, 1)).cumsum(1)
+        model = LocalW2ODE(width=4, max_epochs=1, random_state=0).fit(y, np.arange(4.0))
+    else:
+        x, y = rng.normal(size=(40, 1)), rng.normal(size=40)
+        model = LocalW2Regressor(Network(width=4, epochs=1), Ridge(), delta=2.0, random_state=0)
+        model = (RandomCoefficientRegressor("ml") if kind == "coefficients" else model).fit(x, y)
+    stored = model.to_stored()
+    known = set(model.get_params(deep=False))
+    stored.settings["parameters"] |= {name: str(precious) for name in {"checkpoint", "history"} & known}
+    if "n_jobs" in known:
+        stored.settings["parameters"]["n_jobs"] = 1024
+    loaded = type(model).from_stored(stored)
+    assert getattr(loaded, "checkpoint", None) is None
+    assert getattr(loaded, "history", None) is None
+    assert getattr(loaded, "n_jobs", None) is None
+    assert precious.read_text() == "mine"

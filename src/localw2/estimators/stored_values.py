@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -68,6 +69,24 @@ def store_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
 def restore_parameters(stored: Mapping[str, Any]) -> dict[str, Any]:
     """What ``store_parameters`` made plain."""
     return {name: restore_object(value) for name, value in stored.items()}
+
+
+def set_stored_parameters(estimator: Any, parameters: Mapping[str, Any]) -> None:
+    """Set parameters that a file holds: those of the estimator itself, never those of an object inside.
+
+    A name such as ``base__memory`` would reach into an object after it was audited. Files that a fit writes
+    (``checkpoint``, ``history``) are not taken over: a refit would replace what the file's author named. More
+    jobs than this machine has cores are not started either.
+    """
+    known = estimator.get_params(deep=False)
+    if unknown := sorted(set(parameters) - set(known)):
+        raise ValueError(f"{unknown[0]!r} is not a parameter of {type(estimator).__name__}.")
+    found = dict(parameters)
+    for name in {"checkpoint", "history"} & set(known):
+        found[name] = None
+    if isinstance(jobs := found.get("n_jobs"), int) and jobs > (os.cpu_count() or 1):
+        found["n_jobs"] = None
+    estimator.set_params(**found)
 
 
 class Storable:

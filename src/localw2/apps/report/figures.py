@@ -192,7 +192,7 @@ def draw_trajectories(
     for k, ax in enumerate(axes.ravel()[:d]):
         for j, (time, values) in enumerate(shown):
             ax.plot(time, values[:, k], color=DATA, lw=0.7, alpha=0.6, label=None if j else label)
-    trajectories(grid, draws, names=list(names), axes=axes.ravel()[:d])
+    trajectories(grid, draws, names=list(map(as_label, names)), axes=axes.ravel()[:d])
     return _plain(figure)
 
 

@@ -195,7 +195,8 @@ class RandomCoefficientRegressor(Judged, stored_values.Storable, RegressorMixin,
         with stored_values.check_fits_together(stored, cls.__name__):
             plain = stored.settings
             estimator = cls()
-            estimator.set_params(**stored_values.restore_parameters(plain["parameters"]))
+            parameters = stored_values.restore_parameters(plain["parameters"])
+            stored_values.set_stored_parameters(estimator, parameters)
             p = stored_values.whole_number(plain["n_features"])
             columns = Columns.from_stored(None, p, plain["feature_names"])
             seen = stored_values.restore_seen(plain.get("seen_rows"), stored.tensors)

@@ -297,7 +297,7 @@ class LocalW2ODE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
                 functions[name] = storing.match_function(name, plain["functions"][name], given)
             laws = storing.restore_laws(plain["laws"])
             estimator = cls()
-            estimator.set_params(**parameters, **functions, parameters=laws)
+            stored_values.set_stored_parameters(estimator, {**parameters, **functions, "parameters": laws})
             estimator._check_settings()
             estimator._config(0, "")
             d, t0 = stored_values.whole_number(plain["n_states"]), float(plain["t0"])

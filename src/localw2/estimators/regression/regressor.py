@@ -314,7 +314,8 @@ class LocalW2Regressor(Judged, stored_values.Storable, RegressorMixin, BaseEstim
         elif parameters["base"] not in (None, "auto"):
             raise ValueError(f"base={parameters['base']!r} is unknown.")
         estimator = cls()
-        estimator.set_params(**(_update_parameters(parameters) if law is None else parameters | {"law": law}))
+        known = _update_parameters(parameters) if law is None else parameters | {"law": law}
+        stored_values.set_stored_parameters(estimator, known)
         law = restore_law(plain, tensors, regressors)
         d = len(law.outcomes.lower)
         fit = None

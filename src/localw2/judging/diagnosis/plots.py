@@ -8,6 +8,7 @@ import numpy as np
 from scipy.stats import binom
 
 from localw2._validation import Array
+from localw2._wording import as_label
 from localw2.judging.inputs import DAY, MISSING
 from localw2.plots import DATA, MODEL, _pyplot
 
@@ -70,9 +71,9 @@ def _draw_pit_along(place: Array, pit: Array, each: Input, ax: Any) -> None:
         ax.axhline(level, color=INK, lw=1, ls="--", zorder=2)
         found = [np.quantile(pit[rows], level) for rows in groups]
         ax.plot(centre, found, style, ms=size, lw=1.5, color=MODEL, label=label, zorder=3)
-    ax.set(ylim=(0, 1.22), xlabel=each.name, ylabel="rank of y among its draws (PIT)")
+    ax.set(ylim=(0, 1.22), xlabel=as_label(each.name), ylabel="rank of y among its draws (PIT)")
     ax.set_yticks([0, 0.1, 0.5, 0.9, 1])
-    ax.set_title(f"Where is it wrong? Along {each.name}", fontsize=10.5)
+    ax.set_title(f"Where is it wrong? Along {as_label(each.name)}", fontsize=10.5)
 
 
 def group_categories(each: Input, values: Array, most: int) -> tuple[list[Array], list[str]]:
@@ -93,7 +94,7 @@ def label_categories(ax: Any, words: list[str]) -> None:
     short = [word if len(word) <= 18 else f"{word[:17]}\N{HORIZONTAL ELLIPSIS}" for word in words]
     slanted = sum(map(len, short)) > 34
     style = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"} if slanted else {}
-    ax.set_xticks(range(len(words)), short, fontsize=9, **style)
+    ax.set_xticks(range(len(words)), list(map(as_label, short)), fontsize=9, **style)
     ax.set_xlim(-0.6, len(words) - 0.4)
 
 
@@ -128,7 +129,7 @@ def draw_diagnosis(found: Diagnosis, k: int, axes: Any = None) -> Any:
     if axes is None:
         figure, axes = _pyplot().subplots(2, 2, figsize=(10, 7.6), layout="constrained")
         title = found.verdict[0].split(":" if found.calibrated else ".")[0]
-        figure.suptitle(title + (f" (output {k})" if found.n_outputs > 1 else ""), fontsize=12)
+        figure.suptitle(as_label(title) + (f" (output {k})" if found.n_outputs > 1 else ""), fontsize=12)
     axes = np.asarray(axes).ravel()
     if len(axes) != 4:
         raise ValueError(f"axes has {len(axes)} entries; a diagnosis has 4 panels.")
