@@ -28,6 +28,7 @@ from localw2.estimators.coefficients.gaussian import (
     with_ones,
 )
 from localw2.estimators.judged import Judged
+from localw2.estimators.strays import find_strays, warn_of_strays
 from localw2.estimators.tables import Columns
 from localw2.judging.seen_rows import SeenRows
 from localw2.losses.discrepancies import SquaredW2
@@ -111,10 +112,14 @@ class RandomCoefficientRegressor(Judged, stored_values.Storable, RegressorMixin,
         settings.check_range(y[:, None], "y")
         _check_units(x, y)
         warn_if_unidentified(x, ["intercept", *columns.used_names], self.covariance == "full")
+        seen = SeenRows.of(x, y)
+        strays = find_strays(y[:, None])
+        warn_of_strays(strays, y[:, None], stacklevel=2)
+        x, y = np.delete(x, strays, axis=0), np.delete(y, strays)
         rng = np.random.default_rng(seed_from(self.random_state))
         (law,) = self._estimate(x, [y], [seed_from(rng)])
         errors = self._bootstrap(x, y, law, rng) if self.n_bootstrap else None
-        self._keep(law, columns, SeenRows.of(x, y), errors, self.confidence)
+        self._keep(law, columns, seen, errors, self.confidence)
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:

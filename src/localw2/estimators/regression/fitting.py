@@ -13,8 +13,9 @@ from localw2.estimators.regression.ball_law import BallLaw, Draws, learn_balls
 from localw2.estimators.regression.law import ConditionalLaw
 from localw2.estimators.regression.mean import FEW_ROWS, count_folds, cross_fit
 from localw2.estimators.regression.network import Network
-from localw2.estimators.regression.outcomes import MATCHED_DRAWS, MATCHED_ROWS, Rounding
+from localw2.estimators.regression.outcomes import MATCHED_DRAWS, MATCHED_ROWS, Outcomes, Rounding
 from localw2.estimators.regression.pooling import find_narrowing, mean_score, pool_weights
+from localw2.estimators.strays import find_strays, warn_of_strays
 from localw2.metrics import crps
 from localw2.training.progress import Stages
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from localw2.estimators.regression.mean import CrossFit, FoldedMean
     from localw2.estimators.regression.member import Member
     from localw2.estimators.regression.network import TrainedNetwork
-    from localw2.estimators.regression.outcomes import Outcomes
     from localw2.estimators.tables import Columns
     from localw2.training.config import FitConfig
 
@@ -70,6 +70,12 @@ def learn(
     recipe: Recipe, x: Array, y: Array, in_part: bool = False
 ) -> tuple[ConditionalLaw, TrainedNetwork | None]:
     """Learn the law of outputs y (N, d) given x (N, p); ``in_part`` if it is one of many, to calibrate."""
+    strays = find_strays(y)
+    if len(strays):
+        if not in_part:
+            warn_of_strays(strays, y, stacklevel=3)
+        x, y = np.delete(x, strays, axis=0), np.delete(y, strays, axis=0)
+        recipe = replace(recipe, outcomes=Outcomes.of(y, recipe.bounds, recipe.values))
     networks = [law for law in (*recipe.laws, recipe.on_trial) if isinstance(law, Network)]
     for network in networks:
         _configure(recipe, network)  # first: it checks the settings of training

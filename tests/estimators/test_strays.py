@@ -1,0 +1,81 @@
+"""One wrong y must not ruin a fit without a word: the fit is that to the other rows, and says so."""
+
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.linear_model import Ridge
+
+from localw2 import LocalW2Regressor, Nearest, Network, RandomCoefficientRegressor
+from localw2.estimators.strays import find_strays
+
+
+def rows(n=300, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, 2))
+    return x, x[:, 0] + rng.normal(size=n)
+
+
+@pytest.mark.parametrize("law", ["auto", Network(width=4, epochs=3)], ids=["auto", "network"])
+@pytest.mark.parametrize("value", [1e6, -3e4])
+def test_the_rest_of_the_fit_is_as_without_that_row(law, value):
+    x, y = rows()
+    wrong = y.copy()
+    wrong[17] = value
+    settings = {
+        "law": law,
+        "base": "auto" if law == "auto" else Ridge(),
+        "delta": Nearest(20),
+        "random_state": 0,
+    }
+    with pytest.warns(UserWarning, match=r"row 17 .* is left out"):
+        model = LocalW2Regressor(**settings).fit(x, wrong)
+    alone = LocalW2Regressor(**settings).fit(np.delete(x, 17, 0), np.delete(y, 17))
+    np.testing.assert_array_equal(model.sample(x, 3, 0), alone.sample(x, 3, 0))
+    assert model.predict(x, return_std=True)[1].max() < 5
+
+
+def test_several_outputs_and_calibration():
+    x, y = rows()
+    both = np.column_stack([y, -y])
+    both[5, 1] = 1e9
+    with pytest.warns(UserWarning, match=r"row 5 .*-?1e\\+09|1000000000"):
+        model = LocalW2Regressor("balls", Ridge(), calibrate="split", random_state=2).fit(x, both)
+    lower, upper = model.predict_interval(x, 0.9)
+    assert (upper - lower).max() < 20  # one miss of sixty does not widen them
+
+
+def test_random_coefficients():
+    x, y = rows()
+    wrong = y.copy()
+    wrong[3] = 1e6
+    with pytest.warns(UserWarning, match="row 3"):
+        model = RandomCoefficientRegressor("ml").fit(x, wrong)
+    alone = RandomCoefficientRegressor("ml").fit(np.delete(x, 3, 0), np.delete(y, 3))
+    np.testing.assert_array_equal(model.covariance_, alone.covariance_)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_heavy_tails_counts_and_few_rows_are_left_alone(seed):
+    rng = np.random.default_rng(seed)
+    for y in (
+        rng.standard_t(2, size=500),
+        rng.pareto(1.5, size=500),
+        np.exp(2 * rng.normal(size=500)),
+        rng.poisson(0.01, size=500).astype(float),
+        np.append(np.zeros(499), 7.0),
+        np.append(rng.normal(size=15), 1e9),
+        np.full(50, 3.0),
+    ):
+        assert len(find_strays(y[:, None])) == 0
+
+
+def test_up_to_one_in_a_hundred_rows():
+    y = np.random.default_rng(0).normal(size=(400, 1))
+    y[[3, 50, 60, 70]] = [[1e6], [-2e6], [1e9], [5e5]]
+    np.testing.assert_array_equal(find_strays(y), [3, 50, 60, 70])
+    y[80] = 1e6
+    assert 80 not in find_strays(y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        LocalW2Regressor("balls", Ridge(), random_state=0).fit(*rows(40))
