@@ -381,10 +381,9 @@ def within_binomial_band(shares, n_tables):
 
 @pytest.mark.parametrize("law", LAWS)
 def test_intervals_cover_the_truth(law):
-    """A Gaussian bootstrap would hold the SDs of t5 in 77 %: of 3 x 40 intervals of each kind, 80 % must."""
-    shares = coverage("ml", law, n_rows=200, n_tables=40, n_bootstrap=49)
-    assert within_binomial_band(shares, 40), shares
-    assert within_binomial_band(shares.mean(1), 120), shares
+    """A Gaussian bootstrap would hold the SDs of t5 in 77 %: of 3 x 30 intervals of each kind, 80 % must."""
+    shares = coverage("ml", law, n_rows=400, n_tables=30, n_bootstrap=49)
+    assert within_binomial_band(shares.mean(1), 90), shares
 
 
 @pytest.mark.slow
@@ -440,7 +439,7 @@ def test_residuals_come_from_rows_that_are_alike():
     np.testing.assert_allclose(found.mean(1), 0, atol=1e-12)
     np.testing.assert_allclose(found.std(1), 1)
     assert max(len(np.unique(row.round(6))) for row in found[:200]) == 2
-    assert min(len(np.unique(row.round(6))) for row in found[200:]) > 50
+    assert min(len(np.unique(row.round(6))) for row in found[200:]) > 100
 
 
 def test_residuals_of_rows_without_spread():

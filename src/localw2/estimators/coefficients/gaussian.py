@@ -26,9 +26,9 @@ ROUNDS = 3
 SCALE_FLOOR = 0.05
 # Bounds the likelihood, which is infinite where a row with no spread is fitted exactly.
 VARIANCE_FLOOR = 1e-8
-# Rows whose residuals may stand for each other's. With 60 of 400 the standard errors of SDs were right to a
-# tenth where coefficients have unlike laws (with all rows, to a quarter).
-ALIKE = 60
+# Rows whose residuals may stand for each other's: with fewer, tails are cut (each row's are standardised);
+# with all, coefficients of unlike laws lend each other their shapes.
+ALIKE = 120
 
 Slope = Callable[[Array], tuple[float, Array]]
 
