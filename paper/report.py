@@ -32,10 +32,6 @@ To run one experiment: `python paper/NAME.py [--repeats 5] [--jobs 2]`. It write
 seeds, versions, values, seconds) to `results/NAME.json` as they are computed; figures and tables are drawn
 from these records alone. `python paper/report.py` assembles this page. We only have the text of the paper,
 not its figures: where it gives no numbers, the column "the paper" says what its text says.
-
-The rows and pictures called "ours" of `LocalW2Regressor` were computed with the default of version 0.1,
-one network around one mean, which is `law="network"` now. The present default pools several laws; its rows
-are to be computed.
 """
 
 
