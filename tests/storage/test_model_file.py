@@ -66,6 +66,7 @@ from threadpoolctl import threadpool_limits
 
 from localw2 import LocalW2Regressor
 from localw2.estimators.regression.kernel_mean import KernelMean
+from localw2.estimators.regression.polynomial_ridge import PolynomialRidge
 from localw2.storage import model_file, regressors
 from localw2.storage.audit import TRUSTED
 from localw2.storage.model_file import FORMAT_VERSION, Stored, check_writable, read, write
@@ -95,6 +96,7 @@ REGRESSORS = {
     "gamma": GammaRegressor(),
     "kernel_ridge": KernelRidge(kernel="rbf"),
     "kernel_mean": KernelMean(),
+    "polynomial_ridge": PolynomialRidge(2),
     "histogram": HGB,
     "histogram_quantile": HistGradientBoostingRegressor(max_iter=2, loss="quantile", quantile=0.3),
     "histogram_absolute": HistGradientBoostingRegressor(max_iter=2, loss="absolute_error"),
@@ -495,7 +497,8 @@ def test_losses_under_both_names_of_their_module(name):
 
 
 def test_the_list_names_only_numbers_code():
-    own = {"localw2.estimators.regression.kernel_mean.KernelMean"}
+    home = "localw2.estimators.regression"
+    own = {f"{home}.kernel_mean.KernelMean", f"{home}.polynomial_ridge.PolynomialRidge"}
     assert all(name.startswith(("sklearn.", "numpy.", "builtins.")) for name in TRUSTED - own)
     assert {name for name in TRUSTED if name.startswith("builtins.")} == {
         f"builtins.{kind}"

@@ -39,6 +39,7 @@ _ESTIMATORS = {
     "sklearn.preprocessing._function_transformer": "FunctionTransformer",  # "passthrough" becomes one
     "sklearn.impute._base": "SimpleImputer MissingIndicator",
     "localw2.estimators.regression.kernel_mean": "KernelMean",
+    "localw2.estimators.regression.polynomial_ridge": "PolynomialRidge",
 }
 _PARTS = {
     "sklearn._loss.link": "IdentityLink LogLink Interval",

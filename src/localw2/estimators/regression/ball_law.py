@@ -33,11 +33,11 @@ class BallLaw:
     itself.
 
     >>> BallLaw(min_rows=20)
-    BallLaw(min_rows=20, n_trees=100, on='residuals')
+    BallLaw(min_rows=20, n_trees=60, on='residuals')
     """
 
     min_rows: int = 5
-    n_trees: int = 100
+    n_trees: int = 60
     on: str = "residuals"
 
     def __post_init__(self) -> None:
@@ -197,9 +197,11 @@ class BallMember(Member):
         """Independent draws (S, N, d): ball and row are drawn afresh for every row and draw."""
         return self.combine(self.draw_parts(x, n_samples, rng))
 
-    def draw_parts(self, x: Array, n_samples: int, rng: np.random.Generator) -> Draws:
-        """Independent draws before anything is done with their spread."""
-        nodes, centers = self._look_up(x)
+    def draw_parts(
+        self, x: Array, n_samples: int, rng: np.random.Generator, centers: Array | None = None
+    ) -> Draws:
+        """Independent draws before anything is done with their spread; ``centers`` are the means if known."""
+        nodes, centers = self._look_up(x, centers)
         rows = np.arange(len(x))
         plain = np.empty((n_samples, len(x), self.balls.shown.shape[1]))
         deviation = np.empty_like(plain)
@@ -239,11 +241,11 @@ class BallMember(Member):
             parts = self._split(nodes[places][:, trees].T, levels[:, None], places, centers)
             yield rows, self.combine(Draws(*parts, middle[:, rows]))
 
-    def _look_up(self, x: Array) -> tuple[Array, Array | None]:
+    def _look_up(self, x: Array, centers: Array | None = None) -> tuple[Array, Array | None]:
         """The balls of the rows, and every fold's mean at them."""
         if self.mean is None:
             return self.balls.find(x, self.min_rows), None
-        centers = self.mean.predict_each(x)
+        centers = self.mean.predict_each(x) if centers is None else centers
         inputs = np.hstack([x, centers.mean(0)]) if self.mean.parts else x
         return self.balls.find(inputs, self.min_rows), centers
 

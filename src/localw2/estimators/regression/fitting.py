@@ -224,7 +224,8 @@ def _try_balls(recipe: Recipe, fitted: CrossFit, x: Array, y: Array, stages: Sta
     for number, (some, part) in enumerate(fitted.without):
         kept, held = _split_rows(fitted, some, rng)
         members = _grow(recipe, quick, part, x[kept], y[kept])
-        parts.append([member.draw_parts(x[held], TRIED_DRAWS, rng) for member in members])
+        centers = part.mean.predict_each(x[held])
+        parts.append([member.draw_parts(x[held], TRIED_DRAWS, rng, centers) for member in members])
         outputs.append(y[held])
         sets.append(np.full(len(held), number))
         stages.advance()
@@ -245,7 +246,7 @@ def _match(members: list[BallMember], x: Array, y: Array, seed: int) -> list[Bal
     """Members that differ in their spread only, with draws on each value as often as y (N, d) at rows x."""
     first = members[0]
     outcomes = first.rounding.outcomes
-    if outcomes.free or first.mean is None:
+    if first.mean is None or not outcomes.pile_up(y):
         return members
     rng = np.random.default_rng([seed, _PURPOSE, 2])
     rows = rng.permutation(len(x))[:MATCHED_ROWS]
@@ -313,8 +314,7 @@ def _narrow(kept: list[tuple[_Trial, float]], outcomes: Outcomes) -> float:
     """The factor on the spread of the pool; 1 where draws have to stay on some values, or a network draws."""
     trials = [trial for trial, _ in kept]
     y = trials[0].y
-    piled = (y <= outcomes.lower).any() or (y >= outcomes.upper).any()
-    if piled or any(v is not None for v in outcomes.values) or any(trial.member is None for trial in trials):
+    if outcomes.pile_up(y) or any(trial.member is None for trial in trials):
         return 1.0
     counts = [max(1, round(weight * TRIED_DRAWS)) for _, weight in kept]
 

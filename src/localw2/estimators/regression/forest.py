@@ -38,12 +38,13 @@ class CategoryCodes:
 
         For the squared error no other split is better than one in this order (Fisher, 1958).
         """
-        maps = {}
-        for j in categorical:
-            codes, missing = _whole_codes(x[:, j])
-            counts, sums = (np.bincount(codes, weights, missing + 1) for weights in (None, y))
-            maps[j] = (sums + _PRIOR_ROWS * y.mean()) / (counts + _PRIOR_ROWS)
-        return cls(maps)
+        return cls(_category_means(x, y, categorical, np.arange(len(x))))
+
+    @classmethod
+    def by_rank(cls, x: Array, y: Array, categorical: list[int], rows: Array) -> CategoryCodes:
+        """Categories of x numbered 0, 1, ... in the order of the mean y (N,) that some of the rows have."""
+        means = _category_means(x, y, categorical, rows)
+        return cls({j: np.argsort(np.argsort(m, kind="stable")).astype(np.float64) for j, m in means.items()})
 
     @classmethod
     def contiguous(cls, x: Array, categorical: list[int]) -> CategoryCodes:
@@ -71,6 +72,16 @@ class CategoryCodes:
             found = values[codes]
             x[:, j] = np.where(np.isnan(found), values[-1], found)
         return x
+
+
+def _category_means(x: Array, y: Array, categorical: list[int], rows: Array) -> dict[int, Array]:
+    """The mean y (N,) of each category among some of the rows, pulled to the mean of all of them."""
+    means = {}
+    for j in categorical:
+        codes, missing = _whole_codes(x[:, j])
+        counts, sums = (np.bincount(codes[rows], weights, missing + 1) for weights in (None, y[rows]))
+        means[j] = (sums + _PRIOR_ROWS * y[rows].mean()) / (counts + _PRIOR_ROWS)
+    return means
 
 
 def _whole_codes(column: Array) -> tuple[Array, int]:

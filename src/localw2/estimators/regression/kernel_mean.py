@@ -18,7 +18,7 @@ TUNING_ROWS = 300  # enough for the length scales of a few columns; the cost is 
 _ROWS_AT_A_TIME = 4096
 _JITTER = 1e-10  # of the kernel at 0: what rounding leaves of a matrix that must stay positive
 _ROUNDING = 1e-15  # of a sum of squares
-_LITTLE_GAIN = 1e-6  # of the likelihood, relatively: more decimals of a length scale change no prediction
+_LITTLE_GAIN = 1e-5  # of the likelihood, relatively: more decimals of a length scale change no prediction
 _FAR = 1e3  # length scales: the kernel is 0 from there on, and its square of the distance a number
 
 

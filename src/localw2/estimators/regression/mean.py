@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -12,18 +13,17 @@ from scipy.optimize import nnls
 from sklearn.base import clone
 from sklearn.dummy import DummyRegressor
 from sklearn.ensemble import HistGradientBoostingRegressor
-from sklearn.linear_model import RidgeCV
 from sklearn.multioutput import MultiOutputRegressor
-from sklearn.pipeline import Pipeline, make_pipeline
-from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 from sklearn.utils import get_tags
 
 from localw2._validation import Array
 from localw2.balls.neighborhoods import Neighborhoods
 from localw2.balls.norms import Weighted
 from localw2.balls.spread import local_spread, rough_balls
+from localw2.estimators.regression.boosting import BoostedTrees, Boosting
 from localw2.estimators.regression.forest import CategoryCodes
 from localw2.estimators.regression.kernel_mean import tune_kernel
+from localw2.estimators.regression.polynomial_ridge import PolynomialRidge
 from localw2.estimators.regression.scale import Scale
 from localw2.metrics import crps
 from localw2.training.progress import Stages
@@ -35,18 +35,20 @@ BASE_ROWS = 100_000  # that base="auto" is fitted on, where there are more
 SCREENED_ROWS, MOST_SCREENED = 2500, 20_000  # that show which candidates are worth a cross-fit: a quarter,
 SCREENED_FOLDS = 2  # but not fewer or more than these
 FOLDS, MANY_FOLDS, FEW_ROWS = 5, 10, 200  # below FEW_ROWS rows a fold less matters, and fits are quick
-_ALPHAS = tuple(float(alpha) for alpha in np.logspace(-6, 3, 19))
 # Fewer and larger steps than scikit-learn's 100 of .1: as accurate on 13 tables, in half of the time.
-_BOOSTING: dict[str, dict[str, Any]] = {
-    "boosting": {"learning_rate": 0.15, "max_iter": 60},
+_BOOSTING = {
+    "boosting": Boosting(n_trees=60, learning_rate=0.15, depth=4, min_rows=20, columns=0.5),
     # Where noise is small, leaves of 20 rows and few trees are too coarse for a few hundred rows,
-    "fine boosting": {"learning_rate": 0.25, "max_iter": 150, "max_leaf_nodes": 15, "min_samples_leaf": 5},
+    "fine boosting": Boosting(n_trees=150, learning_rate=0.25, depth=4, min_rows=5, columns=0.7),
     # and where noise is large, they are too fine.
-    "coarse boosting": {"learning_rate": 0.15, "max_iter": 60, "max_leaf_nodes": 4, "min_samples_leaf": 10},
+    "coarse boosting": Boosting(n_trees=80, learning_rate=0.2, depth=2, min_rows=10, columns=0.5),
 }
-_MANY_ROWS = 5000  # from which on more trees pay
+# From so many rows on more trees pay, and scikit-learn's compiled loops over rows are faster than numpy's.
+_MANY_ROWS = 5000
 _LONG_BOOSTING: dict[str, dict[str, Any]] = {
-    "fine boosting": _BOOSTING["fine boosting"] | {"learning_rate": 0.15, "max_iter": 300},
+    "boosting": {"learning_rate": 0.15, "max_iter": 60},
+    "fine boosting": {"learning_rate": 0.15, "max_iter": 300, "max_leaf_nodes": 15, "min_samples_leaf": 5},
+    "coarse boosting": {"learning_rate": 0.15, "max_iter": 60, "max_leaf_nodes": 4, "min_samples_leaf": 10},
     "long boosting": {"max_iter": 500, "early_stopping": True},
 }
 _WEIGHTED = "weighted "  # before the name of a candidate that was fitted with weights
@@ -101,7 +103,12 @@ class FittedModel:
 
     def predict(self, views: Views, d: int) -> Array:
         """Means (N, d)."""
-        rows = views.expanded if self.codes is None else views.native(self.codes)
+        if self.codes is None:
+            rows = views.expanded
+        elif isinstance(self.regressor, BoostedTrees):
+            rows = self.codes.apply(views.x)
+        else:
+            rows = views.native(self.codes)
         return np.asarray(self.regressor.predict(rows), dtype=np.float64).reshape(-1, d)
 
 
@@ -277,25 +284,21 @@ def _list_candidates(
         return {"mean": Candidate("mean", DummyRegressor(), native=False)}
     p = views.columns.expanded_width
     chosen = only is not None  # before, on more rows
-    found = {"ridge": Candidate("ridge", make_pipeline(StandardScaler(), RidgeCV(_ALPHAS)), native=False)}
+    found = {"ridge": Candidate("ridge", PolynomialRidge(), native=False)}
     for degree, most in _MOST_COLUMNS.items():
         if p <= most and (n >= 12 * degree or chosen):
             name = f"ridge of degree {degree}"
-            found[name] = Candidate(name, _make_polynomial(degree), native=False)
+            found[name] = Candidate(name, PolynomialRidge(degree), native=False)
     if n >= 75 or chosen:
         many = n >= _MANY_ROWS or (only is not None and "long boosting" in only)
-        boosting = _BOOSTING | _LONG_BOOSTING if many else _BOOSTING
-        for name, settings in boosting.items():
-            trees = _make_trees(d, seed, len(views.columns.categorical), **settings)
-            found[name] = Candidate(name, trees, native=True)
+        boosting: dict[str, Any] = dict(_BOOSTING)
+        if many:
+            n_categorical = len(views.columns.categorical)
+            boosting = {name: _make_trees(d, seed, n_categorical, **s) for name, s in _LONG_BOOSTING.items()}
+        found |= {name: Candidate(name, trees, native=True) for name, trees in boosting.items()}
     if p <= _KERNEL_COLUMNS and (n >= 25 or chosen):
         found["kernel"] = Candidate("kernel", None, native=False)
     return found if only is None else {name: found[name] for name in only if name in found}
-
-
-def _make_polynomial(degree: int) -> Pipeline:
-    powers = PolynomialFeatures(degree, include_bias=False)
-    return make_pipeline(StandardScaler(), powers, StandardScaler(), RidgeCV(_ALPHAS))
 
 
 def _make_trees(d: int, seed: int, n_categorical: int, **settings: Any) -> Any:
@@ -319,6 +322,14 @@ class _Fitter:
     def n_folds(self) -> int:
         return int(self.folds.max()) + 1
 
+    @cached_property
+    def near(self) -> Neighborhoods:
+        """Balls that define what is local; of many rows they are disjoint cells, which take no search."""
+        x = self.views.expanded
+        if len(x) <= _SEARCHED_ROWS:
+            return rough_balls(x)
+        return Neighborhoods.cells(x - x.mean(0), _CELL_ROWS, Weighted.standardised(x))
+
     def screen(self) -> tuple[list[Candidate], Scale, Models]:
         """The candidates that are worth a cross-fit, their scale, and models that are fitted already.
 
@@ -334,19 +345,24 @@ class _Fitter:
             )
             few = _Fitter(self.views.take(rows), self.y[rows], self.folds[rows], self.seed, self.stages)
         candidates = _list_candidates(few.views, few.y, self.seed, n=len(self.y))
-        kernel, fine = candidates.pop("kernel", None), candidates.pop("fine boosting", None)
-        screening = few._screen_on(list(candidates.values()), Scale())
+        later = {"kernel", "fine boosting"} | ({"boosting"} if len(self.y) < _MANY_ROWS else set())
+        first = [candidate for name, candidate in candidates.items() if name not in later]
+        screening = few._screen_on(first, Scale())
         self.stages.advance()
-        errors = screening.errors
-        # Fine trees pay where there is little noise, or where medium ones are not too fine already.
-        if fine is not None and (
-            errors["boosting"] < errors["coarse boosting"] or min(errors.values()) < _LITTLE_NOISE
-        ):
-            screening = few._screen_on([fine], Scale(), screening)
+        # Fine trees pay where there is little noise, and medium ones do not. Elsewhere a step towards finer
+        # trees is only worth its time if the step before it was.
+        sizes = ["coarse boosting", "boosting", "fine boosting"]
+        if min(screening.errors.values()) < _LITTLE_NOISE:
+            sizes.remove("boosting")
+        for coarser, finer in pairwise(sizes if sizes[0] in candidates else []):
+            if finer not in screening.errors:
+                screening = few._screen_on([candidates[finer]], Scale(), screening)
+            if screening.errors[finer] > screening.errors[coarser]:
+                break
         # Where a straight line is best, a curve is not worth the time.
-        if kernel is not None and screening.best != "ridge" and min(errors.values()) < _SOME_SIGNAL:
-            tuned = few._try_kernel(screening)
-            screening = screening if tuned is None else few._screen_on([tuned], Scale(), screening)
+        some_signal = min(screening.errors.values()) < _SOME_SIGNAL
+        if "kernel" in candidates and screening.best != "ridge" and some_signal:
+            screening = few._try_kernel(screening)
         self.stages.advance()
         logarithm = Scale.candidate(self.y)
         if not logarithm.is_identity:
@@ -371,32 +387,39 @@ class _Fitter:
         models = dict(known.models) if known is not None else {}
         for candidate in candidates:
             values = np.empty_like(y)
-            for fold in folds:
+            fitted = self._fit(candidate, y, [(fold,) for fold in folds])
+            for fold, model in zip(folds, fitted, strict=True):
                 test = self.folds == fold
-                model = models[candidate.name, (fold,)] = self._fit(candidate, y, ~test)
+                models[candidate.name, (fold,)] = model
                 values[test] = model.predict(self.views.take(test), y.shape[1])
             predicted[candidate.name] = values[held]
         everything = [*(known.candidates if known is not None else []), *candidates]
-        return _Screening.of(everything, predicted, models, self.views.take(held), self.y[held], scale)
+        return _Screening.of(everything, predicted, models, self.near, held, self.y, scale)
 
-    def _try_kernel(self, screening: _Screening) -> Candidate | None:
-        """The kernel, tuned on some rows, if it beats the best other candidate there by a tenth.
+    def _try_kernel(self, screening: _Screening) -> _Screening:
+        """The same with the kernel, tuned on some rows, if it beats all other smooth candidates by a tenth.
 
         The kernel can follow noise that is nearly as smooth as the mean: on the nonlinear example it would be
-        chosen now and then for an error smaller by 1 %, where the polynomials' mean is a quarter closer.
+        chosen now and then for an error smaller by 1 %, where the polynomials' mean is a quarter closer. Of
+        many rows it has to be better than the best candidate on a few first, for it takes long on all.
         """
-        best = next(one for one in screening.candidates if one.name == screening.best)
         rows = np.random.default_rng([self.seed, _PURPOSE, 2]).permutation(len(self.y))
         size = min(_KERNEL_TRIAL, round(0.75 * len(rows)))
         train, test = rows[:size], rows[size : 4 * size]
         views, y = self.views.take(train), self.y[train]
         tuned = Candidate("kernel", tune_kernel(views.expanded, y, self.seed), native=False)
-        errors = []
-        for candidate in (tuned, best):
-            model = fit_model(candidate, views, y)
-            left = (self.y[test] - model.predict(self.views.take(test), y.shape[1])) / _unit(self.y)
-            errors.append((left**2).mean())
-        return tuned if errors[0] * _HANDICAP < errors[1] else None
+        if len(rows) > _SEARCHED_ROWS:
+            best = next(one for one in screening.candidates if one.name == screening.best)
+            errors = []
+            for candidate in (tuned, best):
+                model = fit_model(candidate, views, y)
+                left = (self.y[test] - model.predict(self.views.take(test), y.shape[1])) / _unit(self.y)
+                errors.append((left**2).mean())
+            if errors[0] * _HANDICAP > errors[1]:
+                return screening
+        again = self._screen_on([tuned], Scale(), screening)
+        smooth = [again.errors[one.name] for one in screening.candidates if one.smooth]
+        return again if again.errors["kernel"] * _HANDICAP < min(smooth) else screening
 
     def _try_weights(self, screening: _Screening, few: _Fitter) -> list[Candidate]:
         """The kept candidates; a leading polynomial with rows weighted by precision if that is better.
@@ -458,13 +481,13 @@ class _Fitter:
     ) -> None:
         """Fit every kind without each of these sets of folds, unless ``models`` has it already."""
         y = scale.forward(self.y)
-        jobs = [(kind, folds) for kind in kinds for folds in left_out if (kind.name, folds) not in models]
-        if jobs:
-            self.stages.start(title, len(jobs))
-        # One after the other: scikit-learn's boosting keeps Python's lock, so that threads only wait for it.
-        for kind, folds in jobs:
-            models[kind.name, folds] = self._fit(kind, y, ~np.isin(self.folds, folds))
-            self.stages.advance()
+        missing = {kind: [f for f in left_out if (kind.name, f) not in models] for kind in kinds}
+        if any(missing.values()):
+            self.stages.start(title, sum(map(len, missing.values())))
+        for kind, sets in missing.items():
+            for folds, model in zip(sets, self._fit(kind, y, sets), strict=True):
+                models[kind.name, folds] = model
+                self.stages.advance()
 
     def _stack(
         self,
@@ -483,8 +506,7 @@ class _Fitter:
             views = self.views.take(test)
             for kind in kinds:
                 predicted[kind.name][test] = find(kind.name, g).predict(views, d)
-        hoods = _near(self.views)
-        spread = local_spread(hoods, y - next(iter(predicted.values())))
+        spread = local_spread(self.near, y - next(iter(predicted.values())))
         importance = 1 / spread[:, None] ** 2
         if weights is None:
             weights = [float(w) for w in _weigh_candidates(kinds, predicted, y, importance)]
@@ -499,13 +521,25 @@ class _Fitter:
         places = np.searchsorted(folds, self.folds)
         return CrossFit(mean, intercept + slope * total, places, len(y))
 
-    def _fit(self, candidate: Candidate, y: Array, rows: Array) -> FittedModel:
-        views, target = self.views.take(rows), y[rows]
-        model = fit_model(candidate, views, target)
-        if not candidate.name.startswith(_WEIGHTED):
-            return model
-        spread = local_spread(_near(views), target - model.predict(views, y.shape[1]))
-        return fit_model(candidate, views, target, 1 / spread**2)
+    def _fit(
+        self, candidate: Candidate, y: Array, left_out: Sequence[tuple[int, ...]]
+    ) -> Iterator[FittedModel]:
+        """The candidate fitted without each of these sets of folds."""
+        used = [~np.isin(self.folds, some) for some in left_out]
+        if isinstance(candidate.regressor, Boosting) and used:
+            yield from _boost(candidate.regressor, self.views, y, np.stack(used), self.seed)
+            return
+        # One after the other: scikit-learn's boosting keeps Python's lock, so that threads only wait for it.
+        for rows in used:
+            views, target = self.views.take(rows), y[rows]
+            model = fit_model(candidate, views, target)
+            if candidate.name.startswith(_WEIGHTED):
+                left = np.zeros_like(y)
+                left[rows] = target - model.predict(views, y.shape[1])
+                model = fit_model(
+                    candidate, views, target, 1 / local_spread(self.near, left, rows)[rows] ** 2
+                )
+            yield model
 
 
 @final
@@ -532,16 +566,20 @@ class _Screening:
         candidates: list[Candidate],
         predicted: dict[str, Array],
         models: Models,
-        views: Views,
+        hoods: Neighborhoods,
+        held: Array,
         y: Array,
         scale: Scale,
     ) -> _Screening:
-        """Compare out-of-fold predictions of y (N, d), which is not on the scale."""
+        """Compare out-of-fold predictions of the held rows of y (N, d), which is not on the scale."""
+        everything, y = y, y[held]
         target = scale.forward(y)
         unit = _unit(target)
         plain = {name: float((((target - m) / unit) ** 2).mean()) for name, m in predicted.items()}
         rough = min(plain, key=lambda name: plain[name])
-        importance = 1 / local_spread(_near(views), target - predicted[rough])[:, None] ** 2
+        left = np.zeros_like(everything)
+        left[held] = target - predicted[rough]
+        importance = 1 / local_spread(hoods, left, held)[held, None] ** 2
         errors = {
             name: float((importance * ((target - m) / unit) ** 2).mean()) for name, m in predicted.items()
         }
@@ -578,9 +616,11 @@ def _find_without(models: Models, some: tuple[int, ...], name: str, g: int) -> F
 
 def fit_model(candidate: Candidate, views: Views, y: Array, weights: Array | None = None) -> FittedModel:
     """A candidate fitted to rows and outputs y (N, d)."""
+    if isinstance(candidate.regressor, Boosting):
+        return _boost(candidate.regressor, views, y, np.ones((1, len(y)), bool), 0)[0]
     target = y[:, 0] if y.shape[1] == 1 else y
     regressor = clone(candidate.regressor)
-    extra = {} if weights is None else {_weight_name(regressor): weights}
+    extra = {} if weights is None else {"sample_weight": weights}
     if not candidate.native:
         return FittedModel(regressor.fit(views.expanded, target, **extra), None)
     codes = CategoryCodes.contiguous(views.x, views.columns.categorical)
@@ -591,6 +631,11 @@ def fit_model(candidate: Candidate, views: Views, y: Array, weights: Array | Non
         # It would translate codes into the same codes again, and holds a function, which no file can.
         trees._preprocessor = None
     return FittedModel(regressor, codes)
+
+
+def _boost(boosting: Boosting, views: Views, y: Array, used: Array, seed: int) -> list[FittedModel]:
+    """A fit to each of these sets of rows (F, N), all at once."""
+    return [FittedModel(*fit) for fit in boosting.fit_many(views.x, y, used, views.columns.categorical, seed)]
 
 
 def measure_relevance(mean: FoldedMean, x: Array) -> Array | None:
@@ -691,14 +736,6 @@ def _stack_weights(predicted: list[Array], y: Array, importance: Array) -> Array
     return found
 
 
-def _near(views: Views) -> Neighborhoods:
-    """Balls that define what is local; of many rows they are disjoint cells, which take no search."""
-    x = views.expanded
-    if len(x) <= _SEARCHED_ROWS:
-        return rough_balls(x)
-    return Neighborhoods.cells(x - x.mean(0), _CELL_ROWS, Weighted.standardised(x))
-
-
 def _unit(y: Array) -> Array:
     scale = y.std(0)
     return np.where(scale > 0, scale, 1.0)
@@ -709,10 +746,6 @@ def _takes_several_outputs(regressor: Any) -> bool:
         return bool(get_tags(regressor).target_tags.multi_output)
     except (AttributeError, TypeError):  # a regressor that only looks like scikit-learn's: let it try
         return True
-
-
-def _weight_name(regressor: Any) -> str:
-    return f"{regressor.steps[-1][0]}__sample_weight" if isinstance(regressor, Pipeline) else "sample_weight"
 
 
 def _calibrate(y: Array, predicted: Array, weights: Array) -> tuple[Array, Array]:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from localw2._validation import Array
 from localw2.estimators.regression.ball_law import BallLaw, BallMember, FilledForest
+from localw2.estimators.regression.boosting import BoostedTrees
 from localw2.estimators.regression.forest import CategoryCodes, Forest
 from localw2.estimators.regression.law import ConditionalLaw
 from localw2.estimators.regression.mean import FittedModel, FoldedMean, Part
@@ -41,6 +42,13 @@ _FOREST = {
     "right": torch.int32,
     "missing_left": torch.bool,
 }
+_TREES = {
+    "start": torch.float64,
+    "feature": torch.int16,
+    "threshold": torch.float64,
+    "missing_left": torch.bool,
+    "values": torch.float64,
+}
 _HELD = {"kept": torch.int32, "in_leaves": torch.int32, "shown": torch.float64, "folds": torch.int16}
 Tensors = dict[str, Tensor]
 
@@ -53,7 +61,10 @@ def store_law(law: ConditionalLaw) -> tuple[dict[str, Any], Tensors, dict[str, A
     for i, part in enumerate(mean.parts):
         for fold, model in enumerate(part.models):
             name = f"part{i}fold{fold:04d}"
-            regressors[name] = model.regressor
+            if isinstance(model.regressor, BoostedTrees):
+                tensors |= {f"{name}.{n}": _tensor(getattr(model.regressor, n), t) for n, t in _TREES.items()}
+            else:
+                regressors[name] = model.regressor
             for j, values in ({} if model.codes is None else model.codes.maps).items():
                 tensors[f"{name}.codes.{j}"] = _tensor(values)
     members = []
@@ -93,6 +104,7 @@ def store_law(law: ConditionalLaw) -> tuple[dict[str, Any], Tensors, dict[str, A
                 "weight": part.weight,
                 "folds": len(part.models),
                 "native": part.models[0].codes is not None,
+                "trees": isinstance(part.models[0].regressor, BoostedTrees),
             }
             for part in mean.parts
         ],
@@ -113,7 +125,7 @@ def restore_law(settings: dict[str, Any], tensors: Tensors, regressors: dict[str
     without = _restore_without(settings, tensors, regressors)
     outcomes = Outcomes.from_plain(settings["outcomes"], d)
     parts = tuple(
-        _restore_part(plain, i, columns, tensors, regressors) for i, plain in enumerate(settings["mean"])
+        _restore_part(plain, i, columns, d, tensors, regressors) for i, plain in enumerate(settings["mean"])
     )
     if len({len(part.models) for part in parts}) > 1 or regressors:
         raise ValueError("the regressors of its mean do not fit together.")
@@ -178,23 +190,40 @@ def restore_strategy(plain: Any) -> Any:
 
 
 def _restore_part(
-    plain: dict[str, Any], i: int, columns: Columns, tensors: Tensors, regressors: dict[str, Any]
+    plain: dict[str, Any], i: int, columns: Columns, d: int, tensors: Tensors, regressors: dict[str, Any]
 ) -> Part:
     models = []
     for fold in range(whole_number(plain["folds"], 1, 1000)):
         name = f"part{i}fold{fold:04d}"
-        regressor = regressors.pop(name)
+        trees = bool(plain["trees"] and plain["native"])
+        regressor = _restore_trees(name, tensors, columns.width, d) if trees else regressors.pop(name)
         codes, width = None, columns.expanded_width
         if plain["native"]:
             maps = {j: _codes(f"{name}.codes.{j}", tensors) for j in columns.categorical}
             codes, width = CategoryCodes(maps), columns.width
-        if getattr(regressor, "n_features_in_", width) != width:
-            raise ValueError(f"a base model has {regressor.n_features_in_} feature(s), the table {width}.")
+        n_features = getattr(regressor, "n_features_in_", width)
+        if n_features != width:
+            raise ValueError(f"a base model has {n_features} feature(s), the table {width}.")
         models.append(FittedModel(regressor, codes))
     weight = plain["weight"]
     if type(weight) not in (int, float) or not 0 <= weight <= 1 + 1e-9:
         raise ValueError(f"weight={weight!r} of a base model must lie between 0 and 1.")
     return Part(text(plain["name"]), tuple(models), float(weight))
+
+
+def _restore_trees(name: str, tensors: Tensors, width: int, d: int) -> BoostedTrees:
+    """Boosted trees of d outputs for tables with so many columns; ValueError if they are damaged."""
+    found = {n: tensors[f"{name}.{n}"] for n in _TREES}
+    trees = BoostedTrees(**{n: tensor.numpy().copy() for n, tensor in found.items()})
+    shape = trees.feature.shape
+    sound = all(found[n].dtype == dtype for n, dtype in _TREES.items()) and len(shape) == 3
+    sound = sound and shape[0] == d and min(shape) > 0 and (shape[2] & (shape[2] + 1)) == 0  # complete trees
+    sound = sound and trees.threshold.shape == trees.missing_left.shape == shape
+    sound = sound and trees.start.shape == shape[:1] and trees.values.shape == (*shape[:2], shape[2] + 1)
+    sound = sound and bool((trees.feature >= 0).all() and (trees.feature < width).all())
+    if not (sound and np.isfinite(trees.values).all() and np.isfinite(trees.start).all()):
+        raise ValueError("the trees of its mean are damaged.")
+    return trees
 
 
 def _store_network(member: NetworkMember, prefix: str) -> tuple[dict[str, Any], Tensors]:

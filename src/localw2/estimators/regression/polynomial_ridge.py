@@ -1,0 +1,129 @@
+"""A polynomial mean: ridge regression whose penalty is chosen by leave-one-out errors."""
+
+from __future__ import annotations
+
+from itertools import combinations_with_replacement
+from math import comb
+from typing import Any, Self, final
+
+import numpy as np
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils import Tags
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from localw2._validation import Array, check_count
+
+PENALTIES = np.logspace(-6, 3, 19)
+_ROWS_AT_A_TIME = 1 << 16
+
+
+@final
+class PolynomialRidge(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    r"""Least squares on all products of up to ``degree`` columns, with a penalty on the squared coefficients.
+
+    .. math:: \min_{a,\beta} \sum_i w_i (y_i - a - z_i \cdot \beta)^2 + \alpha |\beta|^2
+
+    Columns are standardised before they are multiplied, and the products z once more. Of 19 penalties
+    :math:`\alpha` the one with the smallest leave-one-out errors is used. The model is that of scikit-learn's
+    ``StandardScaler``, ``PolynomialFeatures``, ``StandardScaler`` and ``RidgeCV`` in a pipeline; one
+    eigendecomposition for all penalties takes a quarter of the time.
+
+    >>> x = np.linspace(-1, 1, 50)[:, None]
+    >>> PolynomialRidge(2).fit(x, 1 + 2 * x[:, 0] ** 2).predict([[3.0]]).round(2)
+    array([19.])
+    """
+
+    def __init__(self, degree: int = 1) -> None:
+        self.degree = degree
+
+    def __sklearn_tags__(self) -> Tags:
+        """What scikit-learn should know: several outputs are supported."""
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        tags.target_tags.single_output = True
+        return tags
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit rows X (N, p) and y (N,) or (N, d), with weights w of the rows."""
+        X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
+        check_count(self.degree, "degree", 1, 5)
+        weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
+        if not (weights.min() >= 0 and weights.sum() > 0):
+            raise ValueError("sample_weight has negative values, or only zeros.")
+        self.location_, self.scale_ = _moments(X)
+        products = self._multiply(X)
+        location, scale = _moments(products)
+        target = y.reshape(len(y), -1)
+        middle = np.average(target, axis=0, weights=weights)
+        z = (products - location) / scale
+        z_middle = np.average(z, axis=0, weights=weights)
+        coefficients, self.penalty_ = _solve(z - z_middle, target - middle, weights)
+        coefficients /= scale[:, None]
+        intercept = middle - (location + scale * z_middle) @ coefficients
+        self.coefficients_ = coefficients.reshape(-1, *y.shape[1:])
+        self.intercept_ = intercept.reshape(y.shape[1:])
+        return self
+
+    def predict(self, X: Any) -> Array:
+        """The mean at rows X, (N,) or (N, d)."""
+        check_is_fitted(self, "coefficients_")
+        X = validate_data(self, X, dtype=np.float64, reset=False)
+        n_products = comb(X.shape[1] + self.degree, self.degree) - 1
+        if n_products != len(self.coefficients_):  # before they are made: a file may ask for any degree
+            raise ValueError(
+                f"degree={self.degree} makes {n_products} products of {X.shape[1]} columns, but there are "
+                f"{len(self.coefficients_)} coefficients. Fit the model again."
+            )
+        parts = [
+            self._multiply(part) @ self.coefficients_
+            for part in np.array_split(X, -(-len(X) // _ROWS_AT_A_TIME))
+        ]
+        means: Array = self.intercept_ + np.concatenate(parts)
+        return means
+
+    def _multiply(self, X: Array) -> Array:
+        """The products of standardised columns, in the order of scikit-learn's ``PolynomialFeatures``."""
+        z = (X - self.location_) / self.scale_
+        parts = [z]
+        for degree in range(2, self.degree + 1):
+            factors = np.array(list(combinations_with_replacement(range(z.shape[1]), degree))).T
+            product = z[:, factors[0]]
+            for one in factors[1:]:
+                product *= z[:, one]
+            parts.append(product)
+        return np.hstack(parts)
+
+
+def _moments(values: Array) -> tuple[Array, Array]:
+    """Mean and standard deviation of each column, the latter 1 for a constant."""
+    mean = values.mean(0)
+    spread = np.sqrt(((values - mean) ** 2).mean(0))
+    return mean, np.where(spread > 1e-12 * np.abs(mean), spread, 1.0)
+
+
+def _solve(z: Array, y: Array, weights: Array) -> tuple[Array, float]:
+    r"""Coefficients (q, d) of centred z (N, q) and y (N, d), and the penalty with the smallest errors.
+
+    With :math:`\sqrt{w} z = U S V^T` the fitted values of penalty :math:`\alpha` are
+    :math:`U D U^T \sqrt{w} y`, :math:`D = S^2 / (S^2 + \alpha)`, and the error of a row that is left out is
+    its residual divided by :math:`1 - h_i`, with the leverage
+    :math:`h_i = \sum_k U_{ik}^2 D_k + w_i / \sum w`.
+    """
+    root = np.sqrt(weights)[:, None]
+    rows, target = root * z, root * y
+    wide = z.shape[1] > z.shape[0]
+    squares, vectors = np.linalg.eigh(rows @ rows.T if wide else rows.T @ rows)
+    kept = squares > 1e-14 * max(squares[-1], 1e-300)
+    squares, vectors = squares[kept], vectors[:, kept]
+    u = vectors if wide else rows @ vectors / np.sqrt(squares)
+    onto = u.T @ target
+    shares = squares[:, None] / (squares[:, None] + PENALTIES)
+    leverage = u**2 @ shares + (weights / weights.sum())[:, None]
+    unseen = np.zeros_like(leverage)
+    for k in range(y.shape[1]):
+        unseen += (target[:, k, None] - u @ (shares * onto[:, k, None])) ** 2
+    errors = (unseen / np.maximum(1 - leverage, 1e-10) ** 2).mean(0)
+    best = int(np.argmin(errors))
+    shrunk = onto * (np.sqrt(squares) / (squares + PENALTIES[best]))[:, None]
+    found: Array = rows.T @ (u @ (shrunk / np.sqrt(squares)[:, None])) if wide else vectors @ shrunk
+    return found, float(PENALTIES[best])
