@@ -56,8 +56,8 @@ class RandomCoefficientRegressor(Judged, stored_values.Storable, RegressorMixin,
     balls of that radius. With ``norm="auto"`` rows are near if their variance responds similarly to the
     spread of every coefficient, or, for a given or printed delta, by ``Weighted.from_regression``.
     ``n_bootstrap`` > 0 adds standard errors and intervals by a bootstrap of standardised residuals (rows that
-    are drawn twice would shrink the spread), ``n_jobs`` refits at a time; they hold for coefficients of any
-    law. Coefficients need a finite variance, and standard errors of their SDs a finite kurtosis.
+    are drawn twice would shrink the spread), ``n_jobs`` refits at a time; they do not assume Gaussian
+    coefficients. These need a finite variance, and standard errors of their SDs need a finite kurtosis.
 
     ``X`` is (N, p) and ``y`` (N,). A fit sets ``intercept_mean_``, ``intercept_std_``, ``coef_mean_`` and
     ``coef_std_`` (p,), and ``covariance_`` (p + 1, p + 1) with the intercept first (``law_`` has them all); a
