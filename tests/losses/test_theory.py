@@ -207,13 +207,31 @@ def test_copies_of_rows_shrink_the_spread():
 
 
 def test_the_counterexample_in_closed_form():
-    """Balls of two rows in the plane: the four points pay 1.470 and the truth 1.5, and so says the loss."""
-    rng, balls, length = np.random.default_rng(0), 40_000, 1.6
-    shape = (4, 2, balls, 1)
-    y, right = (torch.tensor(rng.normal(size=(*s, 2, balls, 2))) for s in ((), (4,)))
-    wrong = np.zeros((4, 2, balls, 2))
+    """Balls of two rows in the plane: the four points pay 1.470 and the truth 1.5."""
+
+    def distance(u, v):
+        """W2 of two rows each, (2, B, 2), as the page has it: the better of two pairings."""
+        squares = ((u**2).sum((0, 2)) + (v**2).sum((0, 2))) / 2
+        together = (u.sum(0) * v.sum(0)).sum(1)
+        return squares - (together + np.abs(((u[0] - u[1]) * (v[0] - v[1])).sum(1))) / 2
+
+    def losses(y, draws):
+        return (distance(y, draws[0]) + distance(y, draws[1]) - distance(*draws)) / 2
+
+    rng, balls, length = np.random.default_rng(0), 500_000, 1.6
+    shape = (2, 2, balls, 1)
+    y, right = (rng.normal(size=(*s, 2, balls, 2)) for s in ((), (2,)))
+    wrong = np.zeros((2, 2, balls, 2))
     np.put_along_axis(wrong, rng.integers(0, 2, shape), rng.choice([-length, length], shape), -1)
-    expected = 2 - (0.5 + math.sqrt(0.5)) * length / math.sqrt(math.pi) + 7 / 32 * length**2 - 1.5
-    assert expected == pytest.approx(-0.0297, abs=1e-4)
-    found, error = simulated_gap(y, torch.tensor(wrong), right, SquaredW2(debiased=True))
-    assert abs(found - expected) < 4.5 * error
+    expected = 2 - (0.5 + math.sqrt(0.5)) * length / math.sqrt(math.pi) + 7 / 32 * length**2
+    assert expected == pytest.approx(1.4703, abs=1e-4)
+    gaps = losses(y, wrong) - losses(y, right)
+    error = gaps.std() / math.sqrt(balls)
+    assert abs(gaps.mean() - (expected - 1.5)) < 4.5 * error
+    assert expected - 1.5 < -9 * error
+    # The loss of the library is that of these formulas.
+    some = slice(0, 300)
+    objective = Objective(torch.tensor(y[:, some]), Neighborhoods.whole(2), SquaredW2(debiased=True))
+    for draws in (wrong, right):
+        value = float(objective(torch.tensor(draws[:, :, some])))
+        assert value == pytest.approx(losses(y, draws)[some].mean(), rel=1e-6)
