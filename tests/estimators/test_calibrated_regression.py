@@ -375,7 +375,8 @@ class TestPlus:
             x, slopes = rng.normal(size=(250, 40)), 3 * rng.normal(size=40) / 40**0.5
             y = x @ slopes + rng.normal(size=250)
             for kind, found in shares.items():
-                model = LocalW2Regressor(BallLaw(10, 5), LinearRegression(), calibrate=kind, random_state=seed)
+                settings = {"law": BallLaw(10, 5), "base": LinearRegression(), "random_state": seed}
+                model = LocalW2Regressor(**settings, calibrate=kind)
                 found.append(coverage(y[50:], *model.fit(x[:50], y[:50]).predict_interval(x[50:])))
         errors = {kind: np.std(found, ddof=1) / 60**0.5 for kind, found in shares.items()}
         for kind, found in shares.items():
