@@ -366,6 +366,24 @@ class TestPlus:
         assert np.mean(hits) == pytest.approx(0.905, abs=2 * 3 * error)
         assert np.mean(hits) > guaranteed_plus(0.9, 100, 10)
 
+    @pytest.mark.slow
+    def test_unstable_fits_keep_the_guarantee(self, few_draws):
+        """60 tables of 50 rows and 40 columns, where a straight line is another one in every fold."""
+        shares = {"cv": [], "cv+": []}
+        for seed in range(60):
+            rng = np.random.default_rng(seed)
+            x, slopes = rng.normal(size=(250, 40)), 3 * rng.normal(size=40) / 40**0.5
+            y = x @ slopes + rng.normal(size=250)
+            for kind, found in shares.items():
+                settings = {"law": BallLaw(10, 5), "base": LinearRegression(), "random_state": seed}
+                model = LocalW2Regressor(**settings, calibrate=kind)
+                found.append(coverage(y[50:], *model.fit(x[:50], y[:50]).predict_interval(x[50:])))
+        errors = {kind: np.std(found, ddof=1) / 60**0.5 for kind, found in shares.items()}
+        for kind, found in shares.items():
+            print(f"\n{kind}: {np.mean(found):.3f} +- {errors[kind]:.3f}")
+        assert np.mean(shares["cv+"]) - 3.3 * errors["cv+"] > guaranteed_plus(0.9, 50, 10)
+        assert np.mean(shares["cv+"]) + 3.3 * errors["cv+"] > 0.9  # in practice; this is not guaranteed
+
     def test_boxes(self, few_draws):
         x, y = pair(60)
         model = LocalW2Regressor(**QUICK, calibrate="cv+").fit(x, y)

@@ -21,7 +21,7 @@ from localw2.estimators.coefficients.gaussian import (
     gather_residuals,
     robust_errors,
 )
-from localw2.estimators.coefficients.regressor import RandomCoefficientRegressor
+from localw2.estimators.coefficients.regressor import RandomCoefficientRegressor, _std_interval
 
 METHODS = ["w2", "ml"]
 KINDS = ["diag", "full"]
@@ -451,6 +451,26 @@ def test_residuals_of_rows_without_spread():
     assert np.abs(found).max() < 20
     nothing = CoefficientLaw(TRUTH[0], np.zeros((3, 3)))
     np.testing.assert_array_equal(gather_residuals(design, y, nothing), np.zeros((100, 1)))
+
+
+def test_intervals_of_sds_have_equal_tails():
+    """Refits that are too small by as much as the fit was move the interval up; it does not just widen."""
+    rng, error = np.random.default_rng(0), np.full(1, 0.1)
+    for bias in (0.0, -0.15):
+        replicates = 1 + bias + 0.1 * rng.normal(size=(100_000, 1))
+        found = _std_interval(np.ones(1), error, replicates, np.full((100_000, 1), 0.1), 0.9)
+        expected = 1 - bias + 0.1 * stats.norm.ppf([[0.05], [0.95]])
+        np.testing.assert_allclose(found**2, expected, atol=0.004)
+
+
+def test_the_interval_of_an_sd_near_zero_holds_the_estimate():
+    """No refit is below a variance of 0: tails would be on one side, and the interval 0 alone."""
+    rng = np.random.default_rng(0)
+    for variance in (0.0, 0.1):
+        replicates = np.maximum(variance + 0.1 * rng.normal(size=(999, 1)), 0)
+        found = _std_interval(np.full(1, variance), np.full(1, 0.1), replicates, np.full((999, 1), 0.1), 0.9)
+        assert found[0, 0] == 0
+        assert found[1, 0] ** 2 > variance + 0.1
 
 
 def test_an_exact_fit_has_no_errors():

@@ -59,16 +59,20 @@ def test_fits_on_small_balls_keep_the_spread_campaign(k):
 @pytest.mark.slow
 @pytest.mark.parametrize("k", K)
 def test_the_default_network_keeps_the_spread_of_pure_noise(k):
-    """Everything at its default but the balls, 400 rows: within 2 % of the truth, and 2 standard errors."""
+    """Everything at its default but the balls, 400 rows: within 2 % of the truth.
+
+    In units of the rows' own SD, which is right on average: that of the fit varies with it, by 3.5 %.
+    """
     found = []
     for seed in range(12):
         rng = np.random.default_rng([seed, 400])
-        model = LocalW2Regressor("network", delta=Nearest(k), random_state=seed)
-        model.fit(rng.normal(size=(400, 2)), rng.normal(size=400))
+        x, y = rng.normal(size=(400, 2)), rng.normal(size=400)
+        model = LocalW2Regressor("network", delta=Nearest(k), random_state=seed).fit(x, y)
         _, std = model.predict(rng.normal(size=(500, 2)), return_std=True)
-        found.append(np.sqrt((std**2).mean()))
-    error = np.std(found) / 12**0.5
+        found.append(np.sqrt((std**2).mean()) / y.std(ddof=1))
+    error = np.std(found, ddof=1) / 12**0.5
     print(f"\n{k} rows per ball, default network: fitted / true spread {np.mean(found):.3f} +- {error:.3f}")
+    assert error < 0.01
     assert abs(np.mean(found) - 1) < 0.02 + 2 * error
 
 

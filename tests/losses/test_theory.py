@@ -158,30 +158,80 @@ def test_out_of_fold_residuals_of_an_intercept_inflate_the_spread(n):
     assert best_spread(residuals) == pytest.approx(n / (n - 1), abs=4.5 / math.sqrt(2 * 200_000))
 
 
+def test_out_of_fold_residuals_of_an_intercept_with_ten_folds():
+    """20 rows, two in a fold: a ball sees 1.054 where new rows scatter by 1.027 around the fold models."""
+    n, in_fold, balls = 20, 2, 40_000
+    y = np.random.default_rng(0).normal(size=(balls, n // in_fold, in_fold))
+    means = (y.sum((1, 2))[:, None] - y.sum(2)) / (n - in_fold)
+    found = np.array([best_spread(part.reshape(len(part), n)) for part in np.split(y - means[..., None], 40)])
+    error = found.std(ddof=1) / math.sqrt(40)
+    # 1.0539 +- .0003 is from ten times as many balls and another seed.
+    assert found.mean() == pytest.approx(1.0539, abs=4.5 * math.hypot(error, 0.0003))
+    real = math.sqrt(1 + means.var())
+    assert real == pytest.approx(math.sqrt(1 + 1 / (n - in_fold)), abs=4.5 * math.sqrt(2 / means.size) / 36)
+    assert found.mean() - real > 4.5 * error
+
+
 @pytest.mark.parametrize(("n", "shrunk"), [(12, 0.908), (24, 0.956), (48, 0.978)])
 def test_own_scale_of_a_ball_shrinks_the_spread(n, shrunk):
-    """Residuals divided by their mean absolute value in the same ball; that of 150 others does no harm."""
+    """By about 1/n for a scale from the n rows of the ball, and by 1/150 for one from 150 that hold them."""
     y = np.random.default_rng(0).normal(size=(400_000 // n, n))
+    others = np.abs(np.random.default_rng(1).normal(size=(len(y), 150)))
     normal = order_means(stats.norm(), n)
-    fits = np.sort(y, axis=1) @ normal
+    fits = np.sort(y, axis=1) @ normal / (normal @ normal)
 
     def best(scale):
-        return float((fits / scale**2).mean() / ((normal @ normal) * (1 / scale**2).mean()))
+        """The minimiser, and its standard error by the ratio's own residuals."""
+        weights = scale**-2.0 / (scale**-2.0).mean()
+        value = float((fits * weights).mean())
+        return value, float((weights * (fits - value)).std()) / math.sqrt(len(y))
 
-    own = np.abs(y).mean(1)
-    assert best(own) == pytest.approx(shrunk, abs=0.006)
-    others = np.abs(np.random.default_rng(1).normal(size=(len(y), 150))).mean(1)
-    assert best(others) == pytest.approx(1, abs=4.5 / math.sqrt(2 * 400_000) + 0.002)
+    total = np.abs(y).sum(1)
+    for scale, expected, slack in (
+        (total / n, shrunk, 0.0005),  # rounding of the figures on the page
+        ((total + others[:, n:].sum(1)) / 150, 1 - 1 / 150, 0.0005),  # of higher order: 1 / 150^2
+        (others.mean(1), 1.0, 0.0),
+    ):
+        found, error = best(scale)
+        assert abs(found - expected) < 4.5 * error + slack
+        assert error < 0.003
+
+
+def test_copies_of_rows_shrink_the_spread():
+    """Every row twice in a ball of 20: the best spread, from the order statistics of ten, is below 1."""
+    ten, twenty = order_means(stats.norm(), 10), order_means(stats.norm(), 20)
+    expected = np.repeat(ten, 2) @ twenty / (twenty @ twenty)
+    y = np.repeat(np.random.default_rng(0).normal(size=(20_000, 10)), 2, axis=1)
+    assert best_spread(y) == pytest.approx(expected, abs=4.5 / math.sqrt(2 * 200_000))
+    assert expected == pytest.approx(0.938, abs=0.0005)
 
 
 def test_the_counterexample_in_closed_form():
-    """Balls of two rows in the plane: the four points pay 1.470 and the truth 1.5, and so says the loss."""
-    rng, balls, length = np.random.default_rng(0), 40_000, 1.6
-    shape = (4, 2, balls, 1)
-    y, right = (torch.tensor(rng.normal(size=(*s, 2, balls, 2))) for s in ((), (4,)))
-    wrong = np.zeros((4, 2, balls, 2))
+    """Balls of two rows in the plane: the four points pay 1.470 and the truth 1.5."""
+
+    def distance(u, v):
+        """W2 of two rows each, (2, B, 2), as the page has it: the better of two pairings."""
+        squares = ((u**2).sum((0, 2)) + (v**2).sum((0, 2))) / 2
+        together = (u.sum(0) * v.sum(0)).sum(1)
+        return squares - (together + np.abs(((u[0] - u[1]) * (v[0] - v[1])).sum(1))) / 2
+
+    def losses(y, draws):
+        return (distance(y, draws[0]) + distance(y, draws[1]) - distance(*draws)) / 2
+
+    rng, balls, length = np.random.default_rng(0), 500_000, 1.6
+    shape = (2, 2, balls, 1)
+    y, right = (rng.normal(size=(*s, 2, balls, 2)) for s in ((), (2,)))
+    wrong = np.zeros((2, 2, balls, 2))
     np.put_along_axis(wrong, rng.integers(0, 2, shape), rng.choice([-length, length], shape), -1)
-    expected = 2 - (0.5 + math.sqrt(0.5)) * length / math.sqrt(math.pi) + 7 / 32 * length**2 - 1.5
-    assert expected == pytest.approx(-0.0297, abs=1e-4)
-    found, error = simulated_gap(y, torch.tensor(wrong), right, SquaredW2(debiased=True))
-    assert abs(found - expected) < 4.5 * error
+    expected = 2 - (0.5 + math.sqrt(0.5)) * length / math.sqrt(math.pi) + 7 / 32 * length**2
+    assert expected == pytest.approx(1.4703, abs=1e-4)
+    gaps = losses(y, wrong) - losses(y, right)
+    error = gaps.std() / math.sqrt(balls)
+    assert abs(gaps.mean() - (expected - 1.5)) < 4.5 * error
+    assert expected - 1.5 < -9 * error
+    # The loss of the library is that of these formulas.
+    some = slice(0, 300)
+    objective = Objective(torch.tensor(y[:, some]), Neighborhoods.whole(2), SquaredW2(debiased=True))
+    for draws in (wrong, right):
+        value = float(objective(torch.tensor(draws[:, :, some])))
+        assert value == pytest.approx(losses(y, draws)[some].mean(), rel=1e-6)
