@@ -9,8 +9,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from localw2.estimators.regression.polynomial_ridge import PENALTIES, PolynomialRidge
 
-
-# A row is left out with all of its weight, as in RidgeCV, so two copies choose another penalty than a weight of 2.
+# A row is left out with all of its weight, as in RidgeCV: two copies are not the same as a weight of 2.
 FAILING = {"check_sample_weight_equivalence_on_dense_data": "the penalty is chosen row by row"}
 
 

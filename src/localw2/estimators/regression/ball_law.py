@@ -33,11 +33,11 @@ class BallLaw:
     itself.
 
     >>> BallLaw(min_rows=20)
-    BallLaw(min_rows=20, n_trees=60, on='residuals')
+    BallLaw(min_rows=20, n_trees=50, on='residuals')
     """
 
     min_rows: int = 5
-    n_trees: int = 60
+    n_trees: int = 50
     on: str = "residuals"
 
     def __post_init__(self) -> None:

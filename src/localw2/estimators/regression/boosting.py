@@ -13,6 +13,7 @@ from localw2.estimators.regression.forest import CategoryCodes
 
 MOST_BINS = 64  # of a column: splits lie between them
 _FEWEST_COLUMNS = 3  # that a tree may use, so that it can follow what they do together
+_CHOICES = 10  # of the columns of a tree, which take turns
 _AT_A_TIME = 1 << 22  # numbers of fitted rows, or of bins in the nodes of a level, that are handled at once
 
 
@@ -191,13 +192,18 @@ def _grow(
     shape = n_problems, settings.n_trees, inner
     feature, threshold = np.empty(shape, np.int16), np.empty(shape)
     missing_left, values = np.empty(shape, bool), np.empty((*shape[:2], inner + 1))
-    rng, everyone = np.random.default_rng([seed, 13]), np.arange(n)
+    everyone = np.arange(n)
     n_columns = min(p, max(_FEWEST_COLUMNS, round(settings.columns * p)))
-    for tree in range(settings.n_trees):
+    rng = np.random.default_rng([seed, 13])
+    choices = []
+    for _ in range(_CHOICES if n_columns < p else 1):
         columns = np.sort(rng.permutation(p)[:n_columns])
         bins = _Bins.of(edges, missing, columns)
         places = bins_of_rows[:, columns]
         places[:, 1:] += bins.ends[:-1]
+        choices.append((columns, bins, places))
+    for tree in range(settings.n_trees):
+        columns, bins, places = choices[tree % len(choices)]
         node, in_bins = problem, _fill(bins, places, left_over, problem, n_problems)
         for level in range(settings.depth):
             nodes = slice((1 << level) - 1, (2 << level) - 1)
@@ -225,15 +231,12 @@ def _grow(
 
 def _fill(bins: _Bins, places: Array, left_over: Array, node: Array, n_nodes: int) -> Array:
     """The sum of what is left over in each bin of each node, and how many rows it has, (2, nodes, bins)."""
-    (n, p), n_bins = places.shape, len(bins.column)
-    size = n_nodes * n_bins
-    index = np.empty((2, n, p), np.int64)
-    np.add((node * n_bins)[:, None], places, out=index[0])
-    np.add(index[0], size, out=index[1])
-    weights = np.ones((2, n, p))
-    weights[0] = left_over[:, None]
-    filled = np.bincount(index.ravel(), weights.ravel(), 2 * size)
-    return filled.astype(np.float32).reshape(2, n_nodes, n_bins)
+    n_bins = len(bins.column)
+    index = ((node * n_bins)[:, None] + places).ravel()
+    filled = np.empty((2, n_nodes * n_bins), np.float32)
+    filled[0] = np.bincount(index, np.repeat(left_over, places.shape[1]), filled.shape[1])
+    filled[1] = np.bincount(index, minlength=filled.shape[1])
+    return filled.reshape(2, n_nodes, n_bins)
 
 
 def _find_splits(in_bins: Array, bins: _Bins, min_rows: int) -> tuple[Array, Array, Array]:

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from localw2.estimators.tables import Columns
     from localw2.training.config import FitConfig
 
-MANY = 500  # rows from which on one held fold is enough
+MANY = 400  # rows from which on one held fold is enough
 TRIED_ROWS, TRIED_DRAWS = 3000, 100  # held-out rows that members are weighted by, and their draws there,
-TRIED_TREES = 25  # of forests that are only grown for this
+TRIED_TREES = 20  # of forests that are only grown for this
 STRETCHES = (1.0, 1.05, 1.1, 1.15, 1.2, 1.3)  # factors on the spread of residuals in balls
 FEW_COLUMNS, CLEARLY = 2, 5.0  # in which a network is tried; standard errors by which a pool must be better
 _PURPOSE = 6  # keeps these random numbers apart from others of the same seed

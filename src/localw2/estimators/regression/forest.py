@@ -133,13 +133,14 @@ class Forest:
         numbers = codes.apply(x).astype(np.float32)
         seeds = np.random.SeedSequence([seed, 11]).spawn(n_trees)
         jobs = 1 if numbers.size < _WORTH_THREADS else -1 if n_jobs is None else n_jobs
-        grow, missing = delayed(_grow_tree), bool(np.isnan(numbers).any())
-        with config_context(
-            skip_parameter_validation=True
-        ):  # which takes a fifth of the time of a small tree
-            trees = Parallel(n_jobs=jobs, prefer="threads")(
-                grow(numbers, target, min_rows, missing, s) for s in seeds
-            )
+        missing = bool(np.isnan(numbers).any())
+        tasks = [(numbers, target, min_rows, missing, s) for s in seeds]
+        # Checks of parameters take a fifth of the time of a small tree, and so does handing it to a thread.
+        with config_context(skip_parameter_validation=True):
+            if jobs == 1:
+                trees = [_grow_tree(*task) for task in tasks]
+            else:
+                trees = Parallel(n_jobs=jobs, prefer="threads")(delayed(_grow_tree)(*task) for task in tasks)
         counts = np.array([tree.node_count for tree in trees])
         roots = np.cumsum(counts) - counts
         starts = np.repeat(roots, counts)

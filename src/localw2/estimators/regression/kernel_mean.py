@@ -19,6 +19,7 @@ _ROWS_AT_A_TIME = 4096
 _JITTER = 1e-10  # of the kernel at 0: what rounding leaves of a matrix that must stay positive
 _ROUNDING = 1e-15  # of a sum of squares
 _LITTLE_GAIN = 1e-5  # of the likelihood, relatively: more decimals of a length scale change no prediction
+_MOST_STEPS = 50  # of the search: the last ones hardly move it
 _FAR = 1e3  # length scales: the kernel is 0 from there on, and its square of the distance a number
 
 
@@ -141,7 +142,7 @@ def tune_kernel(X: Array, y: Array, seed: int) -> KernelMean:
     p = X.shape[1]
     bounds = np.log([*[(0.1, 1e3)] * p, (1e-2, 1e3), (1e-6, 10.0)])
     start = np.append(np.zeros(p + 1), np.log(0.1))
-    options = {"ftol": _LITTLE_GAIN}
+    options = {"ftol": _LITTLE_GAIN, "maxfun": _MOST_STEPS}
     search = minimize(
         unlikelihood, start, (X, y), method="L-BFGS-B", jac=True, bounds=bounds, options=options
     )
