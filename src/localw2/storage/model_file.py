@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from localw2.storage.atomic import replace_file
+from localw2.storage.audit import count_places
 from localw2.storage.regressors import pack_regressor, unpack_regressor
 
 FORMAT_VERSION = 1
@@ -301,8 +302,11 @@ def _unpack(content: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Stored
     }
     if sorted(packed) != names:
         raise ValueError(f"it lists the regressors {names} but contains {sorted(packed)}.")
+    size = sum(tensor.nbytes for tensor in tensors.values()) + 1_000_000
     for name, tensor in tensors.items():
         _check_name(name)
+        if count_places(tuple(tensor.shape)) > size:  # it has no elements, but a walk through it has no end
+            raise ValueError(f"tensor {name!r} has shape {tuple(tensor.shape)} but no content.")
         if tensor.dtype == torch.bool and bool((tensor.view(torch.uint8) > 1).any()):
             raise ValueError(f"tensor {name!r} has Boolean values other than 0 and 1.")
     regressors = {}
