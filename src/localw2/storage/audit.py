@@ -191,7 +191,7 @@ class _Audit:
             return
         objects = node["type"] == "json" and node["__class__"] == "ndarray"
         refuse_unless(objects, f"the array at {where} is stored in an unknown way.")
-        # With more dimensions numpy would make an object of every element of the arrays inside, at each level.
+        # With more of them numpy would make an object of every element of the arrays inside, at each level.
         flat = len(_check_list(node["shape"]["content"], where)) == 1
         refuse_unless(flat, f"the array of objects at {where} has more than one dimension.")
         yield from _items(node["content"], where)
@@ -327,7 +327,7 @@ def _parse_npy_header(data: bytes, where: str) -> Header:
 
 
 def count_places(shape: tuple[int, ...]) -> int:
-    """How many places a walk through an array visits; one of shape (1000000, 0) has no elements but a million.
+    """How many places a walk through an array visits: a million for shape (1000000, 0), without elements.
 
     >>> count_places((1000000, 0)), count_places((2, 3)), count_places(())
     (1000000, 6, 1)

@@ -86,9 +86,8 @@ def _check_attributes(value: Any) -> None:
             raise RefusedError(f"its {kind.__name__} replaces {key}, which belongs to the class.")
     for key, most in MOST_WORK.items():
         if isinstance(state.get(key), int) and state[key] > most:
-            raise RefusedError(
-                f"its {kind.__name__} has {key}={state[key]}; a file may ask for {most} at most."
-            )
+            asked = f"{key}={state[key]}"
+            raise RefusedError(f"its {kind.__name__} has {asked}; a file may ask for {most} at most.")
     jobs = state.get("n_jobs")
     if jobs is not None and not (type(jobs) is int and -1024 <= jobs <= 1024):
         raise RefusedError(f"its {kind.__name__} has n_jobs={jobs!r}; use None or a number of processes.")

@@ -16,6 +16,7 @@ import os
 import re
 import stat
 import tempfile
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -79,12 +80,29 @@ def read(path: str | os.PathLike[str]) -> Stored:
     source = _as_path(path)
     data, content = _read_sealed(source)
     try:
-        return _unpack(content, load(data))
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            stored = _unpack(content, load(data))
     except Exception as error:  # whatever a hostile file provokes becomes a ValueError with the reason
         raise ValueError(
             f"{source} cannot be used: {error or type(error).__name__} "
             "Use another copy of the file, or fit and save the model again."
         ) from error
+    if said:  # each of the regressors inside would say the same
+        warnings.warn(_explain_skew(source, [one.message for one in said]), stacklevel=3)
+    return stored
+
+
+def _explain_skew(path: Path, said: list[Any]) -> str:
+    """What other libraries said of a file, in one sentence."""
+    was = sorted({str(v) for one in said if (v := getattr(one, "original_sklearn_version", None))})
+    now = next((str(v) for one in said if (v := getattr(one, "current_sklearn_version", None))), "")
+    found = f"scikit-learn said of it: {str(said[0]).split('. ')[0]}"
+    if was:
+        found = f"it was written with scikit-learn {', '.join(was)[:80]}, and this is {now}"
+    return (
+        f"{path} may predict differently here: {found}. Compare some predictions, or fit and save it again."
+    )
 
 
 def check_writable(path: Any, name: str) -> None:

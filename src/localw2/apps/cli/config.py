@@ -130,5 +130,5 @@ def read_record(model: str) -> dict[str, Any]:
     """Read MODEL.settings.toml, if it lies beside the model."""
     try:
         return tomllib.loads(settings_path(model).read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError):
+    except (OSError, ValueError):  # not TOML, or not even text
         return {}

@@ -111,9 +111,8 @@ def restore_law(settings: dict[str, Any], tensors: Tensors, regressors: dict[str
         return _restore_older(settings, tensors, regressors)
     d = whole_number(settings["n_outputs"], 1, MOST_COLUMNS)
     names = settings["feature_names"]
-    columns = Columns.from_stored(
-        settings["table"], whole_number(settings["n_features"], 1, MOST_COLUMNS), names
-    )
+    p = whole_number(settings["n_features"], 1, MOST_COLUMNS)
+    columns = Columns.from_stored(settings["table"], p, names)
     without = _restore_without(settings, tensors, regressors)
     outcomes = Outcomes.from_plain(settings["outcomes"], d)
     parts = tuple(
