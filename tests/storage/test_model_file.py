@@ -1,7 +1,6 @@
 """Model files: what goes in comes out, and nothing else gets in."""
 
 import contextlib
-import hashlib
 import io
 import json
 import math
@@ -64,6 +63,7 @@ from sklearn.svm import SVR
 from sklearn.tree import DecisionTreeRegressor, ExtraTreeRegressor
 from threadpoolctl import threadpool_limits
 
+from forgery import closed, npy, opened, parts, sealed, with_regressor
 from localw2 import LocalW2Regressor
 from localw2.estimators.regression.kernel_mean import KernelMean
 from localw2.storage import model_file, regressors
@@ -504,28 +504,6 @@ def test_the_list_names_only_numbers_code():
 
 
 # --- hostile regressors ---------------------------------------------------------------------------------
-
-
-def opened(data):
-    """The schema and the members of a packed regressor."""
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
-    return json.loads(members.pop("schema.json")), members
-
-
-def closed(schema, members, compression=zipfile.ZIP_STORED):
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", compression) as archive:
-        archive.writestr("schema.json", json.dumps(schema))
-        for name, member in members.items():
-            archive.writestr(name, member)
-    return buffer.getvalue()
-
-
-def npy(array, allow_pickle=False):
-    buffer = io.BytesIO()
-    np.save(buffer, array, allow_pickle=allow_pickle)
-    return buffer.getvalue()
 
 
 def tuple_of(*nodes):
@@ -987,8 +965,9 @@ def test_scrambled_insides_never_crash():
 @pytest.mark.parametrize("seed", range(2, 6))
 def test_scrambled_insides_never_crash_campaign(seed):
     """In a process of its own, so that a crash of compiled code is seen rather than suffered."""
+    folders = [str(folder) for folder in Path(__file__).parents[:2]]
     program = (
-        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import test_model_file as t; "
+        f"import sys; sys.path[:0] = {folders!r}; import test_model_file as t; "
         f"assert min(t.fuzz({seed}, 300, *t.REGRESSORS)) > 0"
     )
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -1007,36 +986,6 @@ def good_file(tmp_path_factory):
     regressors = {"a": fitted("histogram"), "b": DecisionTreeRegressor(max_depth=3).fit(X, Y)}
     write(path, Stored("LocalW2Regressor", {"delta": 0.1, "names": ["a", "b"]}, tensors, regressors))
     return path.read_bytes()
-
-
-def parts(data):
-    """The header, our JSON in it, and the bytes of the tensors."""
-    size = int.from_bytes(data[:8], "little")
-    header = json.loads(data[8 : 8 + size])
-    return header, json.loads(header["__metadata__"]["localw2"].split(" ", 2)[2]), data[8 + size :]
-
-
-def sealed(header, content, body):
-    """A file that an attacker made, with the right checksum."""
-    blank = "0" * 64
-    word = content if isinstance(content, str) else json.dumps(content)
-    header = {**header, "__metadata__": {"localw2": f"sha256 {blank} {word}"}}
-    head = json.dumps(header, separators=(",", ":")).encode()
-    data = len(head).to_bytes(8, "little") + head + body
-    return data.replace(blank.encode(), hashlib.sha256(data).hexdigest().encode(), 1)
-
-
-def with_regressor(data, packed, name="__regressor__.b"):
-    """The file with the bytes of one regressor replaced and everything else made to fit."""
-    header, content, body = parts(data)
-    entries = {key: value for key, value in header.items() if key != "__metadata__"}
-    new, joined = {}, b""
-    for key, entry in sorted(entries.items(), key=lambda item: item[1]["data_offsets"]):
-        piece = packed if key == name else body[slice(*entry["data_offsets"])]
-        shape = [len(packed)] if key == name else entry["shape"]
-        new[key] = {**entry, "shape": shape, "data_offsets": [len(joined), len(joined) + len(piece)]}
-        joined += piece
-    return sealed(new, content, joined)
 
 
 def test_the_attackers_tools_work(tmp_path, good_file):
