@@ -51,4 +51,5 @@ def restore(path: Any, stored: Stored, **functions: Any) -> Any:
     try:
         return _KINDS[stored.kind].from_stored(stored, **functions)
     except ValueError as error:
-        raise ValueError(f"{path} cannot be used: {error}") from error
+        reason = str(error) if len(str(error)) <= 1000 else f"{str(error)[:1000]}..."
+        raise ValueError(f"{path} cannot be used: {reason}") from error

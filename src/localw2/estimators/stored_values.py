@@ -141,6 +141,8 @@ def restore_object(value: Any) -> Any:
     """What ``store_value`` made plain."""
     if isinstance(value, dict) and "object" in value:
         return _OBJECTS[value["object"]](**drop_excess(value["fields"]))
+    if isinstance(value, str) and len(value) > 200:  # no setting of ours has such a name
+        raise ValueError(f"a setting is a text of {len(value)} characters, such as {value[:50]!r}.")
     return [restore_object(one) for one in value] if isinstance(value, list) else value
 
 
