@@ -58,11 +58,15 @@ class Watch:
         self.counts: Counter[str] = Counter()
         self.examples: list[str] = []
         self._places: Counter[tuple[str, str]] = Counter()
-        self.slowest = 0.0
+        self.slowest, self.before = 0.0, 0
         self._case = ""
         self._watching = False
         sys.addaudithook(self._notice)
         signal.signal(signal.SIGALRM, self._stop)
+
+    def start(self) -> None:
+        """Whatever is imported late has been imported by now: note the memory in use."""
+        self.before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
     def __call__(self, case: str, act) -> None:
         """Run one case: ``act`` counts outcomes itself, and whatever it lets through is a failure."""
@@ -93,6 +97,8 @@ class Watch:
         self.counts[kind] += 1
         where = ""
         if isinstance(what, BaseException):
+            if os.environ.get("LOCALW2_TRACEBACK"):
+                traceback.print_exception(what)
             frames = traceback.extract_tb(what.__traceback__)[-3:]
             where = " < ".join(f"{Path(f.filename).name}:{f.lineno}" for f in reversed(frames))
         self._places[kind, where] += 1
@@ -138,12 +144,12 @@ class Watch:
 
     def report(self, **more: object) -> dict[str, object]:
         """The figures."""
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024 - self.before
         known = dict.fromkeys(("cases", "raw", "hang", "message", "written", "run"), 0)
         return {
             **(known | self.counts),
             "slowest_s": round(self.slowest, 2),
-            "peak_mb": memory,
+            "more_mb": memory,
             **more,
             "examples": self.examples[:40],
         }
@@ -348,15 +354,17 @@ def make_models():
     return {name: (model.fit(*rows), *rows) for name, (model, *rows) in fits.items()}
 
 
-def attack_files(watch, count, seed):
+def attack_files(watch, numbers, seed):
     models = make_models()
     path = watch.jail / "in" / "model.localw2"
     goods = {}
     for name, (model, *rows) in models.items():
         model.save(path)
         goods[name] = path.read_bytes()
-        use(watch, path, rows)  # whatever is imported late is imported now
-    for number in range(count):
+        use(watch, path, rows)
+    watch.counts.clear()
+    watch.start()
+    for number in numbers:
         rng = np.random.default_rng([seed, number])
         name = list(models)[number % len(models)]
         change = CHANGES[rng.integers(len(CHANGES))]
@@ -413,12 +421,17 @@ def explore(watch, model, rows):
     if app is None:
         return
     watch.counts["explored"] += 1
-    client = TestClient(app, base_url="http://127.0.0.1:8000", raise_server_exceptions=False)
-    start = [each["start"] for each in client.get("/api/model").json()["inputs"]]
+    shown = bool(os.environ.get("LOCALW2_TRACEBACK"))
+    client = TestClient(app, base_url="http://127.0.0.1:8000", raise_server_exceptions=shown)
+    about = client.get("/api/model")
+    if about.status_code != 200:
+        return watch.fail("raw", f"/api/model: {about.status_code}")
+    start = [each["start"] for each in about.json()["inputs"]]
     for question, body in (("distribution", {"x": start}), ("sweep", {"x": start, "input": 0})):
         status = client.post(f"/api/{question}", json=body).status_code
         if status >= 500:
             watch.fail("raw", f"{question}: {status}")
+    return None
 
 
 def command(watch, *words, stdin=None):
@@ -500,7 +513,7 @@ def write_mutated(folder, frame, rng):
     return path
 
 
-def attack_tables(watch, count, seed):
+def attack_tables(watch, numbers, seed):
     models = make_models()
     (trained, frame, y), model = models["table"], watch.jail / "in" / "model.localw2"
     from localw2.apps.cli.model_files import save_model
@@ -525,8 +538,9 @@ def attack_tables(watch, count, seed):
     for make in makes.values():
         if command(watch, *make(good)) != 0:
             watch.fail("raw", f"the good table fails: {make(good)}")
+    watch.start()
     kinds = ["predict", "fit", "evaluate", "sample", "fit", "network", "predict", "fit", "sample", "evaluate"]
-    for number in range(count):
+    for number in numbers:
         rng = np.random.default_rng([seed, number])
         path = write_mutated(watch.jail / "in", table, rng)
         data = path.read_bytes()
@@ -550,7 +564,7 @@ def attack_tables(watch, count, seed):
 # --- requests ---------------------------------------------------------------------------------------------
 
 
-def attack_requests(watch, count, seed):
+def attack_requests(watch, numbers, seed):
     from starlette.testclient import TestClient
 
     from localw2.apps.explorer import create_app
@@ -602,7 +616,8 @@ def attack_requests(watch, count, seed):
         if answer.status_code >= 500 or "Traceback" in answer.text:
             watch.fail("raw", f"{method} {path} {data[:200]!r}: {answer.status_code}")
 
-    for number in range(count):
+    watch.start()
+    for number in numbers:
         watch(f"{number}", lambda number=number: ask(number))
     return watch.report()
 
@@ -618,6 +633,7 @@ def main() -> None:
     parser.add_argument("part", choices=ATTACKS)
     parser.add_argument("count", type=int)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0, help="the number of the first case, to see one again")
     given = parser.parse_args()
     faulthandler.enable()
     sys.dont_write_bytecode = True
@@ -632,8 +648,8 @@ def main() -> None:
         os.chdir(jail / "out")
         size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY, resource.RLIM_INFINITY))
-        start = time.perf_counter()
-        found = ATTACKS[given.part](Watch(jail), given.count, given.seed)
+        start, numbers = time.perf_counter(), range(given.first, given.first + given.count)
+        found = ATTACKS[given.part](Watch(jail), numbers, given.seed)
         os.chdir("/")
     print(json.dumps({"part": given.part, **found, "seconds": round(time.perf_counter() - start)}))
 

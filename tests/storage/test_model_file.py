@@ -647,6 +647,109 @@ def test_one_array_named_a_million_times():
         unpack_regressor(closed(schema, members))
 
 
+def quickly(act, seconds=3.0):
+    start = time.perf_counter()
+    act()
+    assert time.perf_counter() - start < seconds
+
+
+def without_bytes(shape):
+    """An array of so many elements that have no bytes."""
+    return npy(np.zeros(1, "U1")).replace(b"<U1", b"<U0").replace(b"(1,)", shape)[:128]
+
+
+@pytest.mark.parametrize("shape", [b"(9999999999,)", b"(99999999, 0)"])
+@pytest.mark.parametrize("inside", [False, True], ids=["alone", "in an array of objects"])
+def test_elements_are_bounded_as_well_as_bytes(shape, inside):
+    schema, members = opened(packed("ridge"))
+    members["many.npy"] = without_bytes(shape)
+    node = called("NdArrayNode", "numpy", "ndarray", type="numpy", file="many.npy")
+    if inside:
+        shape = tuple_of(text(100), text(10**9))
+        node = called("NdArrayNode", "numpy", "ndarray", type="json", content=[node] * 100, shape=shape)
+    schema["content"]["content"]["alpha"] = node
+
+    def refused():
+        with pytest.raises(ValueError, match=r"damaged|often|dimension"):
+            unpack_regressor(closed(schema, members))
+
+    quickly(refused)
+
+
+def test_an_array_without_elements_is_not_long_either():
+    schema, members = opened(packed("ridge"))
+    members["long.npy"] = npy(np.zeros((2, 0))).replace(b"(2, 0)", b"(99999999, 0)")[:128]
+    schema["content"]["content"]["alpha"] = called(
+        "NdArrayNode", "numpy", "ndarray", type="numpy", file="long.npy"
+    )
+    with pytest.raises(ValueError, match="often"):
+        unpack_regressor(closed(schema, members))
+
+
+def test_a_tensor_without_elements_is_not_long(tmp_path, good_file):
+    header, content, body = parts(good_file)
+    header["history.epoch"] = {"dtype": "F64", "shape": [10**9, 0], "data_offsets": [0, 0]}
+    (tmp_path / "m").write_bytes(sealed(header, content, body))
+    with pytest.raises(ValueError, match="no content"):
+        read(tmp_path / "m")
+
+
+def test_arrays_of_objects_have_one_dimension():
+    """Their elements would become objects at every level: 24 kB took half a minute."""
+    schema, members = opened(packed("ridge"))
+    members["big.npy"] = npy(np.zeros(10_000))
+    node = called("NdArrayNode", "numpy", "ndarray", type="numpy", file="big.npy")
+    for _ in range(30):
+        shape = tuple_of(text(3), text(1))
+        node = called("NdArrayNode", "numpy", "ndarray", type="json", content=[node], shape=shape)
+    schema["content"]["content"]["alpha"] = node
+    with pytest.raises(ValueError, match="dimension"):
+        unpack_regressor(closed(schema, members))
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("forest", lambda model: setattr(model, "n_outputs_", 10**8)),
+        ("histogram", lambda model: model._predictors[0][0].nodes["depth"].fill(2**32 - 1)),
+        ("histogram", lambda model: setattr(model, "max_iter", 10**9)),
+        ("forest", lambda model: setattr(model, "n_estimators", 10**9)),
+        ("pipeline", lambda model: setattr(model.steps[4][1], "_n_out_full", 10**6)),
+    ],
+)
+def test_numbers_that_ask_for_work_or_memory_are_refused(name, change):
+    with pytest.raises(ValueError, match=r"outputs|deep|at most|columns"):
+        unpack_regressor(rearranged(name, change))
+
+
+def test_a_constant_has_as_many_outputs_as_numbers():
+    model = DummyRegressor().fit(X, Y)
+    model.n_outputs_ = 10**8
+    with pytest.raises(ValueError, match="outputs"):
+        pack_regressor(model)
+
+
+def test_jobs_of_another_machine_are_not_started():
+    forest = unpack_regressor(rearranged("forest", lambda model: setattr(model, "n_jobs", 1000)))
+    assert forest.n_jobs is None
+
+
+def test_versions_of_others_are_one_warning_with_the_path(tmp_path, good_file):
+    header, _, body = parts(good_file)
+    data = good_file
+    for name in ("a", "b"):
+        schema, members = opened(body[slice(*header[f"__regressor__.{name}"]["data_offsets"])])
+        schema["content"]["content"]["_sklearn_version"] = text("0.99")
+        data = with_regressor(data, closed(schema, members), f"__regressor__.{name}")
+    (tmp_path / "m").write_bytes(data)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        read(tmp_path / "m")
+    (one,) = said
+    assert str(tmp_path / "m") in str(one.message)
+    assert "0.99" in str(one.message)
+
+
 def rearranged(name, change):
     """A regressor with its insides changed by hand, packed past our own check."""
     model = unpack_regressor(packed(name))

@@ -95,7 +95,14 @@ class RandomODE(RandomMap):
         adaptive = self.method in ADAPTIVE
         options: dict[str, Any] = {"norm": worst_trajectory}
         if not adaptive:
-            options = {"grid_constructor": lambda f, y0, t: _subdivide(t, self.step_size, field.limit)}
+            options = {"grid_constructor": lambda f, y0, t: _subdivide(t, self.step_size)}
+            n_steps = 0 if self.step_size is None else float(self.times[-1] - self.times[0]) / self.step_size
+            if n_steps > self.max_evaluations:  # before so many are made
+                raise SolverError(
+                    f"step_size={self.step_size:g} takes {n_steps:.2g} steps up to t = "
+                    f"{float(self.times[-1]):.4g}, and at most {self.max_evaluations} are made. Give a "
+                    "larger step_size, or an adaptive method."
+                )
         atol = self.atol if self.state_size is None else self.atol * self.state_size
         try:
             path: Tensor = odeint(
@@ -126,12 +133,10 @@ class RandomODE(RandomMap):
         )
 
 
-def _subdivide(times: Tensor, step: float | None, most: int) -> Tensor:
+def _subdivide(times: Tensor, step: float | None) -> Tensor:
     """Add equal steps of at most ``step`` between the times, so that every time ends a step."""
     if step is None:
         return times
-    if float(times[-1] - times[0]) / step > most:  # before so many are made
-        raise AssertionError(f"step_size={step:g} needs more than {most} evaluations of the field")
     parts = [
         torch.linspace(a, b, math.ceil((b - a) / step * (1 - 1e-9)) + 1, dtype=times.dtype)[:-1]
         for a, b in pairwise(times.tolist())
@@ -143,15 +148,15 @@ class _CountingField:
     """A field that counts its evaluations and remembers where it was last evaluated."""
 
     def __init__(self, field: Field, limit: int) -> None:
-        self._field, self.limit, self._calls = field, limit, 0
+        self._field, self._limit, self._calls = field, limit, 0
         self.t, self.y = torch.tensor(0.0), torch.empty(0)
 
     def __call__(self, t: Tensor, y: Tensor) -> Tensor:
         if self.y.numel() == 0 or math.isfinite(float(t.detach())):
             self.t, self.y = t.detach(), y.detach()
         self._calls += 1
-        if self._calls > self.limit:
-            raise AssertionError(f"after {self.limit} evaluations of the field")  # as torchdiffeq does
+        if self._calls > self._limit:
+            raise AssertionError(f"after {self._limit} evaluations of the field")  # as torchdiffeq does
         return self._field(t, y)
 
 
