@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import csv
+import errno
 import hashlib
 import importlib
 import json
@@ -12,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import tomllib
 import types
@@ -29,6 +31,7 @@ from localw2.apps.cli import app
 from localw2.apps.cli.model_files import save_model
 from localw2.apps.tables.tables import gather_trajectories, read_table, write_table
 from localw2.metrics import crps
+from localw2.storage import atomic
 from localw2.training import loop as training
 
 QUICK = "--law network --base none --epochs 3 --width 8"
@@ -1183,3 +1186,98 @@ def test_a_text_column_stays_text_where_its_cells_look_like_numbers(tmp_path, mo
     Path("new.csv").write_text("code,x\n007,1\n007,2\n")
     predicted = found("predict m.lw2 new.csv --json")["columns"]["y_mean"]
     assert min(predicted) > 5
+
+
+# --- full disks and two fits at once --------------------------------------------------------------------
+
+
+def fill_disk(monkeypatch, *folders):
+    """From now on nothing can be written below these folders."""
+    fsync = os.fsync
+
+    def full(file):
+        path = os.readlink(f"/proc/self/fd/{file}")
+        if any(path.startswith(str(folder)) for folder in folders) and not os.path.isdir(path):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return fsync(file)
+
+    monkeypatch.setattr(os, "fsync", full)
+
+
+@pytest.mark.posix
+def test_a_full_disk_at_the_end_loses_nothing(folder, tmp_path, monkeypatch):
+    for name in ("full", "other"):
+        (tmp_path / name).mkdir()
+    words = f"{FIT} {QUICK} --out {tmp_path / 'full' / 'm'}"
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "other"))
+    step = training._Run.finish
+
+    def finish(self):
+        step(self)  # the last checkpoint still fits
+        fill_disk(monkeypatch, tmp_path / "full", folder)
+
+    monkeypatch.setattr(training._Run, "finish", finish)
+    message = failing(words)
+    (rescued,) = (tmp_path / "other").iterdir()
+    assert "no space left" in message
+    assert str(tmp_path / "full" / "m") in message
+    assert str(rescued) in message
+    assert localw2.load(rescued).n_features_in_ == 2
+    assert (tmp_path / "full" / "m.checkpoint").exists()
+    rescued.unlink()
+    fill_disk(monkeypatch, tmp_path, folder)
+    assert "same command again" in failing(words)
+    assert (tmp_path / "full" / "m.checkpoint").exists()
+    monkeypatch.undo()
+    assert "resuming" in run(words).stderr
+    assert {file.name for file in (tmp_path / "full").iterdir()} == {"m", "m.settings.toml"}
+
+
+@pytest.mark.posix
+def test_a_prediction_that_is_written_is_a_success(folder, tmp_path, monkeypatch):
+    replace = atomic.open_replacement
+
+    def full(path, mode):
+        if str(path).endswith("settings.toml"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return replace(path, mode)
+
+    monkeypatch.setattr(atomic, "open_replacement", full)
+    result = run(f"predict m.lw2 m.lw2.held-out.csv --out {tmp_path / 'p.csv'}")
+    assert "p.csv.settings.toml could not be written: no space left" in result.stderr
+    assert len(read_table(tmp_path / "p.csv").frame) == 45
+
+
+@pytest.mark.posix
+def test_a_full_disk_names_the_file(folder, tmp_path, monkeypatch):
+    fill_disk(monkeypatch, tmp_path)
+    assert str(tmp_path / "p.csv") in failing(f"predict m.lw2 m.lw2.held-out.csv --out {tmp_path / 'p.csv'}")
+    with pytest.raises(OSError, match=r"m\.lw2"):
+        localw2.load("m.lw2").save(tmp_path / "m.lw2")
+
+
+@pytest.mark.posix
+def test_a_second_fit_with_the_same_checkpoint_says_so(folder, tmp_path):
+    out = tmp_path / "m"
+    words = f"{FIT} --law network --base none --width 8 --epochs 100000 --out {out}"
+    command = [sys.executable, "-m", "localw2.apps.cli", *shlex.split(words)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        while not Path(f"{out}.checkpoint").exists() and process.poll() is None:
+            time.sleep(0.05)
+        message = failing(f"{words} --restart")
+    finally:
+        process.kill()
+        process.wait()
+    assert f"process {process.pid}" in message
+    assert Path(f"{out}.checkpoint").exists()
+    assert Path(f"{out}.history.jsonl").exists()
+    (tmp_path / "m.checkpoint").unlink()
+    run(f"{FIT} {QUICK} --out {out}")  # the lock of a killed process does not keep others waiting
+    assert not Path(f"{out}.checkpoint.lock").exists()
+
+
+def test_a_settings_file_that_is_no_text_is_left_out(folder, tmp_path):
+    shutil.copy("m.lw2", tmp_path / "m.lw2")
+    (tmp_path / "m.lw2.settings.toml").write_bytes(b"\xff\xfe\x00")
+    assert "n features in" in run(f"info {tmp_path / 'm.lw2'}").stdout

@@ -161,6 +161,12 @@ def test_no_rows_and_infinite_cells(tmp_path):
             read(["a", "b"])
 
 
+def test_hundreds_of_digits_are_too_large_in_words(tmp_path):
+    (tmp_path / "t.csv").write_text(f"a,y\n1,2\n2,{'9' * 400}\n")
+    with pytest.raises(ValueError, match="infinite"):
+        read_table(tmp_path / "t.csv").numbers(["y"])
+
+
 def test_a_blank_name_is_named_by_its_position(tmp_path):
     assert columns(tmp_path, ",x\n0,5\n1,6\n") == {"column1": [0, 1], "x": [5, 6]}
 

@@ -7,12 +7,14 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from localw2 import (
+    BallLaw,
     LocalW2ODE,
     LocalW2Regressor,
     Nearest,
     Network,
     Norm,
     RandomCoefficientRegressor,
+    SolverError,
     Weighted,
     load,
     save,
@@ -155,3 +157,46 @@ def test_a_file_names_no_file_that_a_refit_would_write(tmp_path, kind):
     assert getattr(loaded, "history", None) is None
     assert getattr(loaded, "n_jobs", None) is None
     assert precious.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "word"),
+    [
+        (lambda s: s.update(n_features=10**8), "whole number"),
+        (lambda s: s.update(n_outputs=10**8), "whole number"),
+        (lambda s: s.update(y_ndim=[]), "whole number"),
+        (lambda s: s.pop("outcomes"), "fit together"),
+        (lambda s: s.update(weights=[10**400]), "fit together"),  # an OverflowError of numpy's
+        (lambda s: s["parameters"].update(norm="x" * 5000), "5000"),
+    ],
+)
+def test_whatever_a_file_provokes_names_the_file(tmp_path, spoil, word):
+    x, y = Nonlinear().sample(40, random_state=0)
+    stored = LocalW2Regressor(BallLaw(5, 3), None, random_state=0).fit(x, y).to_stored()
+    spoil(stored.settings)
+    write(tmp_path / "model", stored)
+    with pytest.raises(ValueError, match=word) as caught:
+        load(tmp_path / "model")
+    assert str(tmp_path / "model") in str(caught.value)
+    assert len(str(caught.value)) < 1500
+
+
+def test_work_that_no_refit_could_finish_is_not_taken_over(tmp_path):
+    x, y = Nonlinear().sample(40, random_state=0)
+    model = LocalW2Regressor(Network(width=4, epochs=1), None, Nearest(10), random_state=0).fit(x, y)
+    stored = model.to_stored()
+    stored.settings["parameters"]["law"]["fields"]["epochs"] = 2**32 - 1
+    with pytest.warns(UserWarning, match="epochs"):
+        loaded = LocalW2Regressor.from_stored(stored)
+    assert loaded.law.epochs == Network().epochs
+    np.testing.assert_array_equal(loaded.predict(x), model.predict(x))
+
+
+def test_a_tiny_step_of_an_ode_costs_nothing(tmp_path):
+    y = np.random.default_rng(0).normal(size=(6, 4, 1)).cumsum(1)
+    model = LocalW2ODE(width=4, max_epochs=1, method="euler", step_size=0.5, random_state=0)
+    stored = model.fit(y, np.arange(4.0)).to_stored()
+    stored.settings["step"] = 1e-9
+    loaded = LocalW2ODE.from_stored(stored)
+    with pytest.raises(SolverError, match="step_size"):
+        loaded.sample(y[:, 0], np.arange(4.0), 3)

@@ -1,7 +1,6 @@
 """Model files: what goes in comes out, and nothing else gets in."""
 
 import contextlib
-import hashlib
 import io
 import json
 import math
@@ -64,6 +63,7 @@ from sklearn.svm import SVR
 from sklearn.tree import DecisionTreeRegressor, ExtraTreeRegressor
 from threadpoolctl import threadpool_limits
 
+from forgery import closed, npy, opened, parts, sealed, with_regressor
 from localw2 import LocalW2Regressor
 from localw2.estimators.regression.kernel_mean import KernelMean
 from localw2.estimators.regression.polynomial_ridge import PolynomialRidge
@@ -509,28 +509,6 @@ def test_the_list_names_only_numbers_code():
 # --- hostile regressors ---------------------------------------------------------------------------------
 
 
-def opened(data):
-    """The schema and the members of a packed regressor."""
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
-    return json.loads(members.pop("schema.json")), members
-
-
-def closed(schema, members, compression=zipfile.ZIP_STORED):
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", compression) as archive:
-        archive.writestr("schema.json", json.dumps(schema))
-        for name, member in members.items():
-            archive.writestr(name, member)
-    return buffer.getvalue()
-
-
-def npy(array, allow_pickle=False):
-    buffer = io.BytesIO()
-    np.save(buffer, array, allow_pickle=allow_pickle)
-    return buffer.getvalue()
-
-
 def tuple_of(*nodes):
     return {"__class__": "tuple", "__module__": "builtins", "__loader__": "TupleNode", "content": list(nodes)}
 
@@ -670,6 +648,109 @@ def test_one_array_named_a_million_times():
     schema["content"]["content"]["alpha"] = called("ListNode", "builtins", "list", content=[array] * 1000)
     with pytest.raises(ValueError, match="often"):
         unpack_regressor(closed(schema, members))
+
+
+def quickly(act, seconds=3.0):
+    start = time.perf_counter()
+    act()
+    assert time.perf_counter() - start < seconds
+
+
+def without_bytes(shape):
+    """An array of so many elements that have no bytes."""
+    return npy(np.zeros(1, "U1")).replace(b"<U1", b"<U0").replace(b"(1,)", shape)[:128]
+
+
+@pytest.mark.parametrize("shape", [b"(9999999999,)", b"(99999999, 0)"])
+@pytest.mark.parametrize("inside", [False, True], ids=["alone", "in an array of objects"])
+def test_elements_are_bounded_as_well_as_bytes(shape, inside):
+    schema, members = opened(packed("ridge"))
+    members["many.npy"] = without_bytes(shape)
+    node = called("NdArrayNode", "numpy", "ndarray", type="numpy", file="many.npy")
+    if inside:
+        shape = tuple_of(text(100), text(10**9))
+        node = called("NdArrayNode", "numpy", "ndarray", type="json", content=[node] * 100, shape=shape)
+    schema["content"]["content"]["alpha"] = node
+
+    def refused():
+        with pytest.raises(ValueError, match=r"damaged|often|dimension"):
+            unpack_regressor(closed(schema, members))
+
+    quickly(refused)
+
+
+def test_an_array_without_elements_is_not_long_either():
+    schema, members = opened(packed("ridge"))
+    members["long.npy"] = npy(np.zeros((2, 0))).replace(b"(2, 0)", b"(99999999, 0)")[:128]
+    schema["content"]["content"]["alpha"] = called(
+        "NdArrayNode", "numpy", "ndarray", type="numpy", file="long.npy"
+    )
+    with pytest.raises(ValueError, match="often"):
+        unpack_regressor(closed(schema, members))
+
+
+def test_a_tensor_without_elements_is_not_long(tmp_path, good_file):
+    header, content, body = parts(good_file)
+    header["history.epoch"] = {"dtype": "F64", "shape": [10**9, 0], "data_offsets": [0, 0]}
+    (tmp_path / "m").write_bytes(sealed(header, content, body))
+    with pytest.raises(ValueError, match="no content"):
+        read(tmp_path / "m")
+
+
+def test_arrays_of_objects_have_one_dimension():
+    """Their elements would become objects at every level: 24 kB took half a minute."""
+    schema, members = opened(packed("ridge"))
+    members["big.npy"] = npy(np.zeros(10_000))
+    node = called("NdArrayNode", "numpy", "ndarray", type="numpy", file="big.npy")
+    for _ in range(30):
+        shape = tuple_of(text(3), text(1))
+        node = called("NdArrayNode", "numpy", "ndarray", type="json", content=[node], shape=shape)
+    schema["content"]["content"]["alpha"] = node
+    with pytest.raises(ValueError, match="dimension"):
+        unpack_regressor(closed(schema, members))
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("forest", lambda model: setattr(model, "n_outputs_", 10**8)),
+        ("histogram", lambda model: model._predictors[0][0].nodes["depth"].fill(2**32 - 1)),
+        ("histogram", lambda model: setattr(model, "max_iter", 10**9)),
+        ("forest", lambda model: setattr(model, "n_estimators", 10**9)),
+        ("pipeline", lambda model: setattr(model.steps[4][1], "_n_out_full", 10**6)),
+    ],
+)
+def test_numbers_that_ask_for_work_or_memory_are_refused(name, change):
+    with pytest.raises(ValueError, match=r"outputs|deep|at most|columns"):
+        unpack_regressor(rearranged(name, change))
+
+
+def test_a_constant_has_as_many_outputs_as_numbers():
+    model = DummyRegressor().fit(X, Y)
+    model.n_outputs_ = 10**8
+    with pytest.raises(ValueError, match="outputs"):
+        pack_regressor(model)
+
+
+def test_jobs_of_another_machine_are_not_started():
+    forest = unpack_regressor(rearranged("forest", lambda model: setattr(model, "n_jobs", 1000)))
+    assert forest.n_jobs is None
+
+
+def test_versions_of_others_are_one_warning_with_the_path(tmp_path, good_file):
+    header, _, body = parts(good_file)
+    data = good_file
+    for name in ("a", "b"):
+        schema, members = opened(body[slice(*header[f"__regressor__.{name}"]["data_offsets"])])
+        schema["content"]["content"]["_sklearn_version"] = text("0.99")
+        data = with_regressor(data, closed(schema, members), f"__regressor__.{name}")
+    (tmp_path / "m").write_bytes(data)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        read(tmp_path / "m")
+    (one,) = said
+    assert str(tmp_path / "m") in str(one.message)
+    assert "0.99" in str(one.message)
 
 
 def rearranged(name, change):
@@ -990,8 +1071,9 @@ def test_scrambled_insides_never_crash():
 @pytest.mark.parametrize("seed", range(2, 6))
 def test_scrambled_insides_never_crash_campaign(seed):
     """In a process of its own, so that a crash of compiled code is seen rather than suffered."""
+    folders = [str(folder) for folder in Path(__file__).parents[:2]]
     program = (
-        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import test_model_file as t; "
+        f"import sys; sys.path[:0] = {folders!r}; import test_model_file as t; "
         f"assert min(t.fuzz({seed}, 300, *t.REGRESSORS)) > 0"
     )
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -1010,36 +1092,6 @@ def good_file(tmp_path_factory):
     regressors = {"a": fitted("histogram"), "b": DecisionTreeRegressor(max_depth=3).fit(X, Y)}
     write(path, Stored("LocalW2Regressor", {"delta": 0.1, "names": ["a", "b"]}, tensors, regressors))
     return path.read_bytes()
-
-
-def parts(data):
-    """The header, our JSON in it, and the bytes of the tensors."""
-    size = int.from_bytes(data[:8], "little")
-    header = json.loads(data[8 : 8 + size])
-    return header, json.loads(header["__metadata__"]["localw2"].split(" ", 2)[2]), data[8 + size :]
-
-
-def sealed(header, content, body):
-    """A file that an attacker made, with the right checksum."""
-    blank = "0" * 64
-    word = content if isinstance(content, str) else json.dumps(content)
-    header = {**header, "__metadata__": {"localw2": f"sha256 {blank} {word}"}}
-    head = json.dumps(header, separators=(",", ":")).encode()
-    data = len(head).to_bytes(8, "little") + head + body
-    return data.replace(blank.encode(), hashlib.sha256(data).hexdigest().encode(), 1)
-
-
-def with_regressor(data, packed, name="__regressor__.b"):
-    """The file with the bytes of one regressor replaced and everything else made to fit."""
-    header, content, body = parts(data)
-    entries = {key: value for key, value in header.items() if key != "__metadata__"}
-    new, joined = {}, b""
-    for key, entry in sorted(entries.items(), key=lambda item: item[1]["data_offsets"]):
-        piece = packed if key == name else body[slice(*entry["data_offsets"])]
-        shape = [len(packed)] if key == name else entry["shape"]
-        new[key] = {**entry, "shape": shape, "data_offsets": [len(joined), len(joined) + len(piece)]}
-        joined += piece
-    return sealed(new, content, joined)
 
 
 def test_the_attackers_tools_work(tmp_path, good_file):

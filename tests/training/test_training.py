@@ -22,6 +22,7 @@ from localw2 import Fit, FitConfig, LazyNeighborhoods, Neighborhoods, Objective,
 from localw2.models.base import RandomMap
 from localw2.models.linear import RandomLinear
 from localw2.models.network import RandomMLP
+from localw2.storage.lock import hold_file
 from localw2.storage.model_file import Stored, read, write
 from localw2.training import loop as training
 
@@ -436,6 +437,45 @@ def test_checkpoints_are_written_on_the_way_and_at_the_end(tmp_path):
     assert epochs == [None] * 3 + [3] * 3 + [6] * 2
     assert read(path).settings["epoch"] == 8
     assert sorted(p.name for p in tmp_path.iterdir()) == ["c"]
+
+
+def test_slow_epochs_are_kept_by_time(tmp_path, monkeypatch):
+    x, objective = problem()
+    path, epochs = tmp_path / "c", []
+    monkeypatch.setattr(training, "CHECKPOINT_SECONDS", 0.0)
+
+    def look(entry):
+        epochs.append(read(path).settings["epoch"] if path.exists() else None)
+
+    config = FitConfig(max_epochs=3, checkpoint=str(path), checkpoint_every=1000)
+    train(network(), objective, x, config, None, (look,))
+    assert epochs == [None, 1, 2]
+
+
+@pytest.mark.posix
+def test_a_checkpoint_has_one_fit_at_a_time(tmp_path):
+    x, objective = problem()
+    path, said = str(tmp_path / "c"), []
+
+    def train_another():
+        try:
+            train(network(), objective, x, FitConfig(max_epochs=1, checkpoint=path))
+        except ValueError as error:
+            said.append(str(error))
+
+    with hold_file(path):
+        train_another()  # a part of the fit that holds it
+        assert Path(path).exists()
+    code = "import sys; from localw2.storage.lock import hold_file; hold = hold_file(sys.argv[1])\n"
+    code += "with hold: print('held', flush=True); input()"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    process = subprocess.Popen([sys.executable, "-c", code, path], **pipes)
+    process.stdout.readline()
+    before = Path(path).read_bytes()
+    train_another()
+    process.communicate("\n")
+    assert "in use" in said[0]
+    assert Path(path).read_bytes() == before
 
 
 def test_without_resume_a_checkpoint_is_not_looked_at(tmp_path):

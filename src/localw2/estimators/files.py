@@ -7,7 +7,7 @@ from typing import Any
 from localw2.estimators.coefficients.regressor import RandomCoefficientRegressor
 from localw2.estimators.dynamics.ode import LocalW2ODE
 from localw2.estimators.regression.regressor import LocalW2Regressor
-from localw2.storage.model_file import read, write
+from localw2.storage.model_file import Stored, read, write
 
 _KINDS: dict[str, Any] = {c.__name__: c for c in (LocalW2Regressor, RandomCoefficientRegressor, LocalW2ODE)}
 
@@ -36,7 +36,11 @@ def load(path: Any, **functions: Any) -> Any:
 
     An ODE fitted with your own function asks for it: ``load(path, field=logistic)``.
     """
-    stored = read(path)
+    return restore(path, read(path), **functions)
+
+
+def restore(path: Any, stored: Stored, **functions: Any) -> Any:
+    """The estimator in what was read from ``path``, which every message names."""
     if stored.kind not in _KINDS:
         raise ValueError(
             f"{path} holds a {stored.kind}, which is not an estimator; known are {', '.join(_KINDS)}."
@@ -44,4 +48,8 @@ def load(path: Any, **functions: Any) -> Any:
     known = ("field", "observe") if stored.kind == "LocalW2ODE" else ()
     if unknown := sorted(set(functions) - set(known)):
         raise ValueError(f"a stored {stored.kind} does not take {', '.join(unknown)}; give the path alone.")
-    return _KINDS[stored.kind].from_stored(stored, **functions)
+    try:
+        return _KINDS[stored.kind].from_stored(stored, **functions)
+    except ValueError as error:
+        reason = str(error) if len(str(error)) <= 1000 else f"{str(error)[:1000]}..."
+        raise ValueError(f"{path} cannot be used: {reason}") from error

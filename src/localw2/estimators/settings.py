@@ -33,6 +33,7 @@ _WORTH_THREADS = 1_000_000  # numbers in a table from which on threads inside a 
 DISCREPANCIES = ("w2", "sliced", "mmd", "energy", "mse", "meanvar")
 LARGEST = 1e100  # squares, and their sums over rows, stay far from overflow
 LARGEST_SINGLE = 1e18  # the same for numbers that a network meets as they are, in single precision
+_LEFT: list[list[Any]] = []  # checkpoints to be removed at the end of a block of ``keep_checkpoints``
 _NOT_HASHED = ("checkpoint", "history", "verbose", "device", "random_state", "n_jobs")
 
 
@@ -145,8 +146,23 @@ def name_part(checkpoint: Any, part: str, number: int) -> str | None:
     return None if checkpoint is None else f"{checkpoint}.{part}{number}"
 
 
+@contextmanager
+def keep_checkpoints() -> Iterator[None]:
+    """Inside the block a finished fit leaves its checkpoints; its end removes them, unless it raises."""
+    left: list[Any] = []
+    _LEFT.append(left)
+    try:
+        yield
+    finally:
+        _LEFT.remove(left)
+    remove_checkpoints(*left)
+
+
 def remove_checkpoints(*paths: Any) -> None:
     """Remove the files that a finished fit could have been resumed from."""
+    if _LEFT:
+        _LEFT[-1].extend(paths)
+        return
     for path in paths:
         with suppress(OSError):  # a file that stays would only be found finished
             Path(path).unlink()

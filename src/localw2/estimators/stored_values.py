@@ -20,6 +20,7 @@ from localw2.balls.neighborhoods import Nearest
 from localw2.judging.seen_rows import SeenRows
 from localw2.losses import discrepancies as losses
 from localw2.models.network import ACTIVATIONS, RandomMLP
+from localw2.storage.checks import MOST_WORK
 from localw2.storage.model_file import write
 from localw2.training.checkpoints import history_tensors, tensors_history
 from localw2.training.config import Fit, FitConfig
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from localw2.models.base import RandomMap
     from localw2.storage.model_file import Stored
 
+MOST_COLUMNS = 1_000_000  # of inputs or outputs that a file may state
 _OBJECTS: dict[str, type[Any]] = {
     c.__name__: c
     for c in (
@@ -76,17 +78,31 @@ def set_stored_parameters(estimator: Any, parameters: Mapping[str, Any]) -> None
 
     A name such as ``base__memory`` would reach into an object after it was audited. Files that a fit writes
     (``checkpoint``, ``history``) are not taken over: a refit would replace what the file's author named. More
-    jobs than this machine has cores are not started either.
+    jobs than this machine has cores are not started either, nor is work of a size that nobody asks for.
     """
     known = estimator.get_params(deep=False)
     if unknown := sorted(set(parameters) - set(known)):
         raise ValueError(f"{unknown[0]!r} is not a parameter of {type(estimator).__name__}.")
-    found = dict(parameters)
+    found = drop_excess(parameters)
     for name in {"checkpoint", "history"} & set(known):
         found[name] = None
     if isinstance(jobs := found.get("n_jobs"), int) and jobs > (os.cpu_count() or 1):
         found["n_jobs"] = None
     estimator.set_params(**found)
+
+
+def drop_excess(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings from a file, but defaults in place of those that no refit could finish, with a warning."""
+    kept = dict(settings)
+    for name, most in MOST_WORK.items():
+        if isinstance(value := kept.get(name), int) and value > most:
+            del kept[name]
+            warnings.warn(
+                f"{name}={value} of the file is not taken over: a refit would hardly end. Predictions do not "
+                f"need it; to refit, set {name} yourself.",
+                stacklevel=2,
+            )
+    return kept
 
 
 class Storable:
@@ -111,7 +127,9 @@ def check_fits_together(stored: Stored, kind: str) -> Iterator[None]:
         raise ValueError(f"this is a stored {stored.kind}, not a {kind}; use the class that saved it.")
     try:
         yield
-    except (KeyError, TypeError, AttributeError, IndexError, RuntimeError, OverflowError) as error:
+    except Exception as error:  # whatever the content of a file provokes
+        if type(error) is ValueError:  # ours, in words
+            raise
         raise ValueError(f"the parts of this stored {kind} do not fit together: {error!r}.") from error
 
 
@@ -122,7 +140,9 @@ def _number(value: Any) -> Any:
 def restore_object(value: Any) -> Any:
     """What ``store_value`` made plain."""
     if isinstance(value, dict) and "object" in value:
-        return _OBJECTS[value["object"]](**value["fields"])
+        return _OBJECTS[value["object"]](**drop_excess(value["fields"]))
+    if isinstance(value, str) and len(value) > 200:  # no setting of ours has such a name
+        raise ValueError(f"a setting is a text of {len(value)} characters, such as {value[:50]!r}.")
     return [restore_object(one) for one in value] if isinstance(value, list) else value
 
 

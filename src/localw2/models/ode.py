@@ -96,6 +96,13 @@ class RandomODE(RandomMap):
         options: dict[str, Any] = {"norm": worst_trajectory}
         if not adaptive:
             options = {"grid_constructor": lambda f, y0, t: _subdivide(t, self.step_size)}
+            n_steps = 0 if self.step_size is None else float(self.times[-1] - self.times[0]) / self.step_size
+            if n_steps > self.max_evaluations:  # before so many are made
+                raise SolverError(
+                    f"step_size={self.step_size:g} takes {n_steps:.2g} steps up to t = "
+                    f"{float(self.times[-1]):.4g}, and at most {self.max_evaluations} are made. Give a "
+                    "larger step_size, or an adaptive method."
+                )
         atol = self.atol if self.state_size is None else self.atol * self.state_size
         try:
             path: Tensor = odeint(

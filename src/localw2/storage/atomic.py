@@ -32,8 +32,10 @@ def open_replacement(path: str | os.PathLike[str], mode: str) -> Iterator[IO[Any
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, target)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno is not None:  # a full disk names no file by itself
+            error.filename, error.filename2 = str(path), None
         raise
     if os.name == "posix":  # the new name itself must reach the disk too
         folder = os.open(target.parent, os.O_RDONLY)

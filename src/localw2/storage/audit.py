@@ -117,7 +117,8 @@ class _Audit:
     """Reads a packed regressor as plain data and refuses whatever could mislead skops."""
 
     def __init__(self, data: bytes) -> None:
-        self._budget = 8 * len(data) + 1_000_000  # bytes: a few places may name one array, not millions
+        # Bytes and elements of arrays: a few places may name one array, not millions.
+        self._budget = 8 * len(data) + 1_000_000
         self._archive = zipfile.ZipFile(io.BytesIO(data))
         self._arrays: dict[str, Header] = {}
         members = self._archive.infolist()
@@ -191,6 +192,9 @@ class _Audit:
             return
         objects = node["type"] == "json" and node["__class__"] == "ndarray"
         refuse_unless(objects, f"the array at {where} is stored in an unknown way.")
+        # With more of them numpy would make an object of every element of the arrays inside, at each level.
+        flat = len(_check_list(node["shape"]["content"], where)) == 1
+        refuse_unless(flat, f"the array of objects at {where} has more than one dimension.")
         yield from _items(node["content"], where)
         yield node["shape"], where
 
@@ -199,11 +203,17 @@ class _Audit:
         plain = node.get("__loader__") == "NdArrayNode" and node.get("type") == "numpy"
         refuse_unless(plain and "__id__" not in node, f"there is no plain array at {where}.")
         name = node["file"]
-        self._budget -= self._archive.getinfo(name).file_size
-        refuse_unless(self._budget >= 0, "the packed regressor names the same arrays too often.")
+        size = self._archive.getinfo(name).file_size
+        self._spend(size)
         if name not in self._arrays:
             self._arrays[name] = _parse_npy_header(self._archive.read(name), where)
+        self._spend(count_places(self._arrays[name][1]))
         return self._arrays[name]
+
+    def _spend(self, amount: int) -> None:
+        """Count bytes or elements that building will take."""
+        self._budget -= amount
+        refuse_unless(self._budget >= 0, "the packed regressor names the same arrays too often.")
 
     def _tree(self, node: Node, where: str) -> None:
         """Check the numbers by which a Tree allocates memory before it checks anything itself."""
@@ -312,5 +322,15 @@ def _parse_npy_header(data: bytes, where: str) -> Header:
     refuse_unless(plain, f"the array at {where} has dtype {dtype}, which is not plain numbers or text.")
     # numpy allocates by the header alone.
     full = min(shape, default=0) >= 0 and math.prod(shape) * dtype.itemsize == len(data) - stream.tell()
+    full = full and dtype.itemsize > 0  # any number of elements has no bytes otherwise
     refuse_unless(full, f"the array at {where} is damaged: shape {shape} does not match its bytes.")
     return dtype, shape
+
+
+def count_places(shape: tuple[int, ...]) -> int:
+    """How many places a walk through an array visits: a million for shape (1000000, 0), without elements.
+
+    >>> count_places((1000000, 0)), count_places((2, 3)), count_places(())
+    (1000000, 6, 1)
+    """
+    return math.prod(max(size, 1) for size in shape)

@@ -6,6 +6,8 @@ index that it would follow is checked here.
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +22,22 @@ _TREES = {
     "sklearn.tree._classes.DecisionTreeRegressor": "tree_",
     "sklearn.tree._classes.ExtraTreeRegressor": "tree_",
     _BOOSTING: "_predictors",
+}
+# What a file may ask of a refit; more is a mistake or an attack. Whoever wants more sets it after loading.
+MOST_WORK = {
+    "n_estimators": 10_000,
+    "max_iter": 1_000_000,
+    "n_alphas": 10_000,
+    "alphas": 10_000,  # as a number, what n_alphas was
+    "degree": 100,
+    "epochs": 1_000_000,
+    "max_epochs": 1_000_000,
+    "width": 5_000,
+    "depth": 100,
+    "n_trees": 10_000,
+    "n_draws": 10_000,
+    "n_directions": 10_000,
+    "n_bootstrap": 100_000,
 }
 
 
@@ -66,9 +84,15 @@ def _check_attributes(value: Any) -> None:
     for key in state:
         if hasattr(kind, key):
             raise RefusedError(f"its {kind.__name__} replaces {key}, which belongs to the class.")
+    for key, most in MOST_WORK.items():
+        if isinstance(state.get(key), int) and state[key] > most:
+            asked = f"{key}={state[key]}"
+            raise RefusedError(f"its {kind.__name__} has {asked}; a file may ask for {most} at most.")
     jobs = state.get("n_jobs")
     if jobs is not None and not (type(jobs) is int and -1024 <= jobs <= 1024):
         raise RefusedError(f"its {kind.__name__} has n_jobs={jobs!r}; use None or a number of processes.")
+    if jobs is not None and jobs > (os.cpu_count() or 1):  # of the machine that fitted
+        value.n_jobs = None
     if state.get("memory") is not None:
         raise RefusedError(
             f"its {kind.__name__} has a memory, which caches results as pickles; use memory=None."
@@ -135,6 +159,8 @@ def _check_forest(model: Any) -> None:
         is_tree = _TREES.get(_full_name(tree)) == "tree_" and "tree_" in vars(tree)
         _require(is_tree, model, "a member is not a tree")
         _require(_n_features(tree) == _n_features(model), model, "a member has other features")
+        same = vars(model).get("n_outputs_") == vars(tree).get("n_outputs_")  # by which predict allocates
+        _require(same, model, "a member has other outputs")
 
 
 def _check_boosting(model: Any) -> None:
@@ -203,7 +229,9 @@ def _check_boosted_tree(model: Any, tree: Any, categorical: Array) -> None:
     leaf = nodes["is_leaf"]
     _require((leaf <= 1).all(), model, "a tree has unknown nodes")
     _check_branches(model, nodes["left"], nodes["right"], leaf == 1, nodes["feature_idx"], len(categorical))
-    inner = nodes[leaf == 0]
+    inner, depth = nodes[leaf == 0], nodes["depth"].astype(np.int64)
+    deeper = all((depth[inner[side]] == depth[leaf == 0] + 1).all() for side in ("left", "right"))
+    _require(depth[0] == 0 and deeper, model, "a tree is not as deep as it states")
     # A row of another column's known categories, or one that does not exist, would be read otherwise.
     same = np.array_equal(inner["is_categorical"], categorical[inner["feature_idx"]])
     _require(same, model, "a tree splits a categorical column like a number, or a number like categories")
@@ -250,11 +278,19 @@ def _check_one_hot(model: Any) -> None:
 
 
 def _check_polynomial(model: Any) -> None:
-    """The columns that it makes fit in memory."""
+    """The columns that it makes are those of its degree, and fit in memory."""
     if "_n_out_full" in vars(model):
-        highest = vars(model).get("_max_degree")
-        _require(type(highest) is int and 0 <= highest <= 1000, model, "its degree is out of range")
-        _require(vars(model)["_n_out_full"] <= 10_000_000, model, "it makes too many columns")
+        highest, count = vars(model).get("_max_degree"), vars(model)["_n_out_full"]
+        _require(type(highest) is int and 0 <= highest <= 100, model, "its degree is out of range")
+        most = min(100_000, math.comb(_n_features(model) + highest, highest))
+        _require(0 <= count <= most, model, "it makes too many columns")
+
+
+def _check_constant(model: Any) -> None:
+    """It predicts as many outputs as it has constants."""
+    if "n_outputs_" in vars(model):
+        size = np.size(vars(model).get("constant_"))
+        _require(vars(model)["n_outputs_"] == size, model, "its constants do not match its outputs")
 
 
 _CHECKS: dict[str, Callable[[Any], None]] = {
@@ -265,4 +301,5 @@ _CHECKS: dict[str, Callable[[Any], None]] = {
     _BOOSTING: _check_boosting,
     "sklearn.preprocessing._encoders.OneHotEncoder": _check_one_hot,
     "sklearn.preprocessing._polynomial.PolynomialFeatures": _check_polynomial,
+    "sklearn.dummy.DummyRegressor": _check_constant,
 }

@@ -16,6 +16,7 @@ import os
 import re
 import stat
 import tempfile
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from typing import Any
 import torch
 
 from localw2.storage.atomic import replace_file
+from localw2.storage.audit import count_places
 from localw2.storage.regressors import pack_regressor, unpack_regressor
 
 FORMAT_VERSION = 1
@@ -78,12 +80,29 @@ def read(path: str | os.PathLike[str]) -> Stored:
     source = _as_path(path)
     data, content = _read_sealed(source)
     try:
-        return _unpack(content, load(data))
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            stored = _unpack(content, load(data))
     except Exception as error:  # whatever a hostile file provokes becomes a ValueError with the reason
         raise ValueError(
             f"{source} cannot be used: {error or type(error).__name__} "
             "Use another copy of the file, or fit and save the model again."
         ) from error
+    if said:  # each of the regressors inside would say the same
+        warnings.warn(_explain_skew(source, [one.message for one in said]), stacklevel=3)
+    return stored
+
+
+def _explain_skew(path: Path, said: list[Any]) -> str:
+    """What other libraries said of a file, in one sentence."""
+    was = sorted({str(v) for one in said if (v := getattr(one, "original_sklearn_version", None))})
+    now = next((str(v) for one in said if (v := getattr(one, "current_sklearn_version", None))), "")
+    found = f"scikit-learn said of it: {str(said[0]).split('. ')[0]}"
+    if was:
+        found = f"it was written with scikit-learn {', '.join(was)[:80]}, and this is {now}"
+    return (
+        f"{path} may predict differently here: {found}. Compare some predictions, or fit and save it again."
+    )
 
 
 def check_writable(path: Any, name: str) -> None:
@@ -301,8 +320,11 @@ def _unpack(content: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Stored
     }
     if sorted(packed) != names:
         raise ValueError(f"it lists the regressors {names} but contains {sorted(packed)}.")
+    size = sum(tensor.nbytes for tensor in tensors.values()) + 1_000_000
     for name, tensor in tensors.items():
         _check_name(name)
+        if count_places(tuple(tensor.shape)) > size:  # it has no elements, but a walk through it has no end
+            raise ValueError(f"tensor {name!r} has shape {tuple(tensor.shape)} but no content.")
         if tensor.dtype == torch.bool and bool((tensor.view(torch.uint8) > 1).any()):
             raise ValueError(f"tensor {name!r} has Boolean values other than 0 and 1.")
     regressors = {}

@@ -6,6 +6,8 @@ import hashlib
 import json
 import math
 import re
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, is_dataclass
 from typing import TYPE_CHECKING, Any, final
 
@@ -14,10 +16,12 @@ from torch import Tensor, nn
 
 from localw2._validation import check_count
 from localw2.balls.neighborhoods import Neighborhoods
+from localw2.storage.lock import hold_file
 from localw2.storage.model_file import Stored, read, write
 
 if TYPE_CHECKING:
     from localw2.losses.objective import Objective
+    from localw2.training.distributed import Crew
 
 State = dict[str, Tensor]
 
@@ -46,6 +50,21 @@ class Checkpoint:
         # load_state_dict would keep these very tensors, and the optimiser would then change them.
         state = {index: copy_state(values) for index, values in self.optimizer.items()}
         optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+
+
+@contextmanager
+def hold_checkpoint(path: Any, crew: Crew, inside: bool = False) -> Iterator[None]:
+    """Hold a checkpoint, if there is one, so that no other fit writes it; the first rank does so for all."""
+    with ExitStack() as stack:
+        failure = ""
+        if path is not None and crew.rank == 0:
+            try:
+                stack.enter_context(hold_file(path, inside))
+            except ValueError as error:
+                failure = str(error)
+        if path is not None and (failure := str(crew.broadcast(failure))):
+            raise ValueError(failure)
+        yield
 
 
 def copy_state(state: State) -> State:

@@ -53,20 +53,21 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
 class FitConfig:
     """The settings of training.
 
-    A step simulates ``n_draws`` draws of every row (at least as many as the loss needs) on ``batch_balls``
-    balls, or on all. Balls are drawn at random in proportion to their weights, so that the loss of a batch is
-    an unbiased estimate of the full loss; ``block_balls`` > 1 draws runs of that many neighbouring balls,
-    which share rows. An epoch draws all balls, or ``epoch_balls`` of them. ``noise="keyed"`` keys draws by
-    row, as under torchrun. ``schedule`` is "cosine" (down to 0 over ``max_epochs``) or "constant". ``keep``
-    selects the final weights: the "last", the "best" by the held-out score, or the "average" over the last
-    ``averaged`` fraction of epochs. Scores are computed every ``validate_every`` epochs and after the last;
-    training stops after ``patience`` scores without improvement. ``checkpoint`` is a file, written every
-    ``checkpoint_every`` epochs and at the end; ``resume`` continues from it if it exists. ``history`` is a
-    JSONL file with one line per epoch. ``max_gradient`` clips the norm of the gradient in all parameters. Up
-    to ``max_skipped`` consecutive steps may fail (the simulation raises FloatingPointError, or outputs, loss
-    or gradient are not finite) and are skipped; one more ends the fit. A checkpoint of other rows, another
-    loss or another model is refused; ``fingerprint`` identifies anything else that the result depends on
-    (the data of ``validate``, for example).
+    A step simulates ``n_draws`` draws of every row (at least as many as the loss needs) on
+    ``batch_balls`` balls, or on all. Balls are drawn at random in proportion to their weights, so that
+    the loss of a batch is an unbiased estimate of the full loss; ``block_balls`` > 1 draws runs of that
+    many neighbouring balls, which share rows. An epoch draws all balls, or ``epoch_balls`` of them.
+    ``noise="keyed"`` keys draws by row, as under torchrun. ``schedule`` is "cosine" (down to 0 over
+    ``max_epochs``) or "constant". ``keep`` selects the final weights: the "last", the "best" by the
+    held-out score, or the "average" over the last ``averaged`` fraction of epochs. Scores are computed
+    every ``validate_every`` epochs and after the last; training stops after ``patience`` scores without
+    improvement. ``checkpoint`` is a file, written every ``checkpoint_every`` epochs, or after 30 seconds
+    if these take longer, and at the end; ``resume`` continues from it if it exists. ``history`` is a
+    JSONL file with one line per epoch. ``max_gradient`` clips the norm of the gradient in all parameters.
+    Up to ``max_skipped`` consecutive steps may fail (the simulation raises FloatingPointError, or
+    outputs, loss or gradient are not finite) and are skipped; one more ends the fit. A checkpoint of
+    other rows, another loss or another model is refused; ``fingerprint`` identifies anything else that
+    the result depends on (the data of ``validate``, for example).
     """
 
     max_epochs: int = 1000

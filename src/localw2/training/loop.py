@@ -6,7 +6,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
@@ -24,6 +24,7 @@ from localw2.training.checkpoints import (
     State,
     all_finite,
     copy_state,
+    hold_checkpoint,
     identify,
     read_checkpoint,
     write_checkpoint,
@@ -34,6 +35,7 @@ from localw2.training.distributed import Crew, LostRankError
 from localw2.training.progress import HistoryFile, progress_bar
 from localw2.training.step import Descent
 
+CHECKPOINT_SECONDS = 30.0  # that may pass without a checkpoint, however long an epoch takes
 # Maps a model and a generator to a score on held-out rows; lower is better.
 Validate = Callable[[RandomMap, torch.Generator], float]
 # Called after every epoch with its record; returning True stops the fit.
@@ -74,14 +76,14 @@ def train(
     crew = Crew.join()
     _check(model, objective, x, config, validate)
     run = _Run(model, objective, x, config, validate, crew)
-    run.restore()
     first = crew.rank == 0
-    with (
-        HistoryFile(config.history if first else None, run.fit.history) as history,
-        progress_bar(config.progress and first, config.max_epochs) as show,
-        crew.announce_end(run.how_to_resume),
-        closing(run.stream),
-    ):
+    with ExitStack() as stack:
+        stack.enter_context(hold_checkpoint(config.checkpoint, crew, inside=True))
+        run.restore()
+        history = stack.enter_context(HistoryFile(config.history if first else None, run.fit.history))
+        show = stack.enter_context(progress_bar(config.progress and first, config.max_epochs))
+        stack.enter_context(crew.announce_end(run.how_to_resume))
+        stack.enter_context(closing(run.stream))
         try:
             while run.epoch < config.max_epochs and not run.exhausted():
                 entries = run.advance(watched=bool(callbacks))
@@ -91,7 +93,8 @@ def train(
                 if callbacks and crew.any(stops > 0):
                     run.fit.stopped = f"a callback asked for it after epoch {run.epoch}"
                     break
-                if run.epoch % config.checkpoint_every == 0:
+                late = time.perf_counter() - run.saved > CHECKPOINT_SECONDS
+                if run.epoch % config.checkpoint_every == 0 or late:
                     run.save()
             run.finish()
         except LostRankError as error:
@@ -169,7 +172,7 @@ class _Run:
         self.average: State = {}
         self.n_failed = 0  # consecutive steps
         self.warned = False  # of a checkpoint that could not be written
-        self.started = time.perf_counter()
+        self.started = self.saved = time.perf_counter()
         self.boundary = self._boundary()
         self.good = self.boundary.model
 
@@ -313,7 +316,8 @@ class _Run:
 
     def save(self, last: bool = False) -> None:
         """Write the checkpoint, if there is one; a full disk does not end the fit."""
-        self.fit.seconds = time.perf_counter() - self.started
+        self.saved = time.perf_counter()
+        self.fit.seconds = self.saved - self.started
         path, state = self.config.checkpoint, self.boundary
         # The next epoch will report weights that are not finite; the file keeps the last good state.
         if path is None or self.crew.rank > 0 or not all_finite(state.model):

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from localw2._wording import suggest, to_plain
-from localw2.apps.cli.running import command_line, fail
+from localw2.apps.cli.running import command_line, fail, note
 
 RECORD = "record"  # the table of a settings file that says what happened; not read as settings
 
@@ -94,8 +94,10 @@ def collect_settings(context: typer.Context) -> dict[str, Any]:
 
 def keep_settings(
     context: typer.Context, out: str, record: Mapping[str, Any], settings: Mapping[str, Any] | None = None
-) -> str:
+) -> str | None:
     """Write the settings behind a result, and what came of them, to a file beside it; the file's name.
+
+    A file that cannot be written is no reason to fail: it comes last, when the result is there.
 
     ``--config`` reads the file again. ``settings`` are added to those on the command line.
     """
@@ -115,7 +117,12 @@ def keep_settings(
     now = datetime.now(UTC).isoformat(timespec="seconds")
     table[RECORD] = {"command": command_line(), "time": now, **record, "versions": versions}
     head = f"# To run this again: localw2 {' '.join(words)} --config {json.dumps(path.name)}\n"
-    replace_file(path, (head + tomli_w.dumps(_drop_none(to_plain(table)))).encode())
+    try:
+        replace_file(path, (head + tomli_w.dumps(_drop_none(to_plain(table)))).encode())
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        note(f"{path} could not be written: {reason}. The result itself is complete.", "warning:", "yellow")
+        return None
     return str(path)
 
 
@@ -130,5 +137,5 @@ def read_record(model: str) -> dict[str, Any]:
     """Read MODEL.settings.toml, if it lies beside the model."""
     try:
         return tomllib.loads(settings_path(model).read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError):
+    except (OSError, ValueError):  # not TOML, or not even text
         return {}

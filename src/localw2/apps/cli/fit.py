@@ -6,7 +6,10 @@ import json
 import shlex
 import time
 import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +18,7 @@ import typer
 from localw2.apps.cli import options
 from localw2.apps.cli.config import Config, keep_settings, settings_path
 from localw2.apps.cli.judge import format_scores, score_rows
-from localw2.apps.cli.outputs import check_outputs
+from localw2.apps.cli.outputs import check_outputs, save_or_rescue
 from localw2.apps.cli.running import (
     INTERRUPTED,
     command_line,
@@ -151,11 +154,13 @@ def fit(
         random_state=seed,
     )
     named = pd.Series(y[rows], name=targets[0]) if y.ndim == 1 else pd.DataFrame(y[rows], columns=targets)
-    fitted = fit_with_checkpoint(model, X.iloc[rows], named, out, restart, as_json)
+    with keep_until_saved(out):
+        fitted = fit_with_checkpoint(model, X.iloc[rows], named, out, restart, as_json)
+        if len(held):  # before the model: an explorer takes both as soon as the model is there
+            try_to_write(f"{out}.held-out.csv", table.frame.iloc[held], write_table)
+        save = partial(save_model, model, features=inputs, targets=targets)
+        save_or_rescue(save, out, "model")
     left_out = {} if model.columns_ is None else model.columns_.dropped
-    if len(held):  # before the model: an explorer takes both as soon as the model is there
-        write_table(f"{out}.held-out.csv", table.frame.iloc[held])
-    save_model(model, out, features=inputs, targets=targets)
     found: dict[str, Any] = {
         "model": out,
         "settings": str(settings_path(out)),
@@ -190,7 +195,7 @@ def fit(
 
 def list_model_files(out: str, holds_out: bool = False) -> list[str]:
     """The files that a fit writes beside its model."""
-    found = [f"{out}.checkpoint", f"{out}.history.jsonl"]
+    found = [f"{out}.checkpoint", f"{out}.checkpoint.lock", f"{out}.history.jsonl"]
     return [*found, f"{out}.held-out.csv"] if holds_out else found
 
 
@@ -290,6 +295,25 @@ def parse_values(text: str) -> Any:
 def drop_unset(**settings: Any) -> dict[str, Any]:
     """Keep the settings that were given; for the others the estimator has its own defaults."""
     return {name: value for name, value in settings.items() if value is not None}
+
+
+@contextmanager
+def keep_until_saved(out: str) -> Iterator[None]:
+    """Hold the checkpoint beside a model, and keep it until the model has been written inside the block."""
+    from localw2.estimators.settings import keep_checkpoints
+    from localw2.training.checkpoints import hold_checkpoint
+    from localw2.training.distributed import Crew
+
+    with hold_checkpoint(f"{out}.checkpoint", Crew.join()), keep_checkpoints():
+        yield
+
+
+def try_to_write(path: str, rows: Any, write: Callable[[str, Any], None]) -> None:
+    """Write rows that can be had again; a full disk is not the end of the fit."""
+    try:
+        write(path, rows)
+    except OSError as error:
+        note(f"{path} could not be written: {(error.strerror or str(error)).lower()}.", "warning:", "yellow")
 
 
 def fit_with_checkpoint(model: Any, X: Any, y: Any, out: str, restart: bool, as_json: bool) -> dict[str, Any]:

@@ -107,14 +107,14 @@ def save_model(estimator: Any, path: str, **columns: Sequence[str]) -> None:
 
 def load_model(path: str, kinds: Sequence[str] = REGRESSORS) -> NamedModel:
     """Read a model of one of these kinds."""
-    import localw2
+    from localw2.estimators.files import restore
     from localw2.storage.model_file import read
 
     stored = read(path)
     if stored.kind not in kinds:
         hint = "Use `localw2 ode sample`." if stored.kind == ODE else f"It needs a {' or '.join(kinds)}."
         raise ValueError(f"{path} holds a {stored.kind}, which this command cannot use. {hint}")
-    estimator = getattr(localw2, stored.kind).from_stored(stored)
+    estimator = restore(path, stored)
     columns = stored.settings.get(_NAMES) or {"features": getattr(estimator, "feature_names_in_", None)}
     known = columns.items() if isinstance(columns, dict) else ()  # files are not trusted
     named = {role: [str(name) for name in names] for role, names in known if hasattr(names, "__iter__")}

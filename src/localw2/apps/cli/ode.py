@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
 from localw2.apps.cli import options
 from localw2.apps.cli.config import Config, keep_settings, settings_path
-from localw2.apps.cli.fit import drop_unset, fit_with_checkpoint, list_model_files
-from localw2.apps.cli.outputs import check_outputs
+from localw2.apps.cli.fit import drop_unset, fit_with_checkpoint, keep_until_saved, list_model_files
+from localw2.apps.cli.outputs import check_outputs, save_or_rescue
 from localw2.apps.cli.running import note, parse_numbers, print_result, report_errors, split_names
 
 ode = typer.Typer(
@@ -71,8 +72,9 @@ def fit_ode(
         **drop_unset(max_epochs=max_epochs, learning_rate=learning_rate, width=width, depth=depth),
     )
     note(f"{len(Y)} trajectories of {table.source}: {', '.join(names)}")
-    fitted = fit_with_checkpoint(model, Y, t, out, restart, as_json)
-    save_model(model, out, states=names, id=[identity], time=[time])
+    with keep_until_saved(out):
+        fitted = fit_with_checkpoint(model, Y, t, out, restart, as_json)
+        save_or_rescue(partial(save_model, model, states=names, id=[identity], time=[time]), out, "model")
     found = {
         "model": out,
         "settings": str(settings_path(out)),

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import secrets
+import tempfile
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import typer
@@ -33,6 +36,34 @@ def check_outputs(out: str, reads: Iterable[str | Path | None], beside: Iterable
             f"{settings}, where the settings of this run would go, is there already and was not written by "
             "localw2. Move it, or name another --out."
         )
+
+
+def save_or_rescue(save: Callable[[str], None], path: str, what: str) -> None:
+    """Save what took long to compute; if its place fails, save it elsewhere, and raise OSError to say where.
+
+    ``save`` is called with the name of the file.
+    """
+    try:
+        return save(path)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+    for folder in (Path.cwd(), Path(tempfile.gettempdir())):
+        other = str(folder / f"rescued-{secrets.token_hex(4)}-{Path(path).name}")
+        with suppress(OSError):
+            save(other)
+            raise RescuedError(
+                f"{path} could not be written: {reason}. The {what} is in {other} instead; move it when "
+                "there is space."
+            )
+    raise OSError(
+        f"{path} could not be written: {reason}. Neither could a copy in {Path.cwd()} or "
+        f"{tempfile.gettempdir()}. Make space and run the same command again; a checkpoint that is there is "
+        "used."
+    )
+
+
+class RescuedError(RuntimeError):
+    """A result is complete, but not where it should be."""
 
 
 def is_same_file(one: Path, other: Path) -> bool:

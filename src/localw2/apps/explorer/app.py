@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from importlib.resources import files
 from typing import Any, final
 
@@ -179,6 +180,12 @@ class Workers:
             self._waiting -= 1
 
 
+@cache
+def find_workers() -> Workers:
+    """The threads of this process, which all applications share: a new model brings no new ones."""
+    return Workers()
+
+
 def _check_access(token: Any, hosts: Any) -> None:
     if token is not None and not (
         isinstance(token, str)
@@ -200,8 +207,13 @@ def _check_access(token: Any, hosts: Any) -> None:
 def _add_files(app: FastAPI) -> None:
     """The page's own files, read once: no part of a request is ever used as a file name."""
     for path, (package, name, kind) in FILES.items():
-        content = files(package).joinpath(name).read_bytes()
-        app.add_api_route(path, _make_file_endpoint(content, kind), include_in_schema=False)
+        app.add_api_route(path, _make_file_endpoint(_read_file(package, name), kind), include_in_schema=False)
+
+
+@cache
+def _read_file(package: str, name: str) -> bytes:
+    """A file of a package, once for all applications: FastAPI keeps the endpoints of those that are gone."""
+    return files(package).joinpath(name).read_bytes()
 
 
 def _make_file_endpoint(content: bytes, kind: str) -> Callable[[Request], Response]:
@@ -217,13 +229,16 @@ def _make_file_endpoint(content: bytes, kind: str) -> Callable[[Request], Respon
 
 
 def _add_questions(app: FastAPI, answers: Answers) -> None:
-    workers, about = Workers(), answers.describe()
+    workers, about = find_workers(), answers.describe()
     example = [each["start"] for each in about["inputs"]]
     types = schemas.make_schemas(answers.inputs.each, example, answers.largest_input, answers.is_vector)
 
     def post(path: str, asked: Any, given: Any, answer: Callable[[Any], Any], summary: str) -> None:
         async def endpoint(request: Any) -> Response:
-            return _json(await workers.run(lambda: answer(request), aside=path == "/api/test"))
+            try:
+                return _json(await workers.run(lambda: answer(request), aside=path == "/api/test"))
+            except (ValueError, ArithmeticError) as error:  # of a model whose numbers are out of all bounds
+                raise NoAnswer(str(error) or type(error).__name__) from error
 
         endpoint.__annotations__ = {"request": asked}  # known only now: it depends on the model
         name = path.rpartition("/")[2]

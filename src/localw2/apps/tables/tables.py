@@ -148,7 +148,7 @@ def is_number(cell: Any) -> bool:
         return False
     try:
         float(cell)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):  # the last of an int of hundreds of digits
         return False
     return True
 
@@ -325,8 +325,8 @@ def _convert(column: Any, decimal: str) -> Any:
         if _is_missing(cell):
             return np.nan
         text = str(cell)
-        if is_number(cell) and not (mark == "comma" and _GROUPED[mark].fullmatch(text)):
-            return float(cell)
+        if is_number(text) and not (mark == "comma" and _GROUPED[mark].fullmatch(text)):
+            return float(text)
         return float(text.replace(between, "").replace(",", "."))
 
     return np.array([read(cell) for cell in column])

@@ -203,7 +203,7 @@ class RandomCoefficientRegressor(Judged, stored_values.Storable, RegressorMixin,
             estimator = cls()
             parameters = stored_values.restore_parameters(plain["parameters"])
             stored_values.set_stored_parameters(estimator, parameters)
-            p = stored_values.whole_number(plain["n_features"])
+            p = stored_values.whole_number(plain["n_features"], 1, stored_values.MOST_COLUMNS)
             columns = Columns.from_stored(None, p, plain["feature_names"])
             seen = stored_values.restore_seen(plain.get("seen_rows"), stored.tensors)
             known = set(stored.tensors) - {"seen_rows"}

@@ -300,12 +300,13 @@ class LocalW2ODE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
             stored_values.set_stored_parameters(estimator, {**parameters, **functions, "parameters": laws})
             estimator._check_settings()
             estimator._config(0, "")
-            d, t0 = stored_values.whole_number(plain["n_states"]), float(plain["t0"])
+            most = stored_values.MOST_COLUMNS
+            d, t0 = stored_values.whole_number(plain["n_states"], 1, most), float(plain["t0"])
             ode = storing.restore_ode(plain, tensors, parameters, functions["field"], laws, d, t0)
             fit = None if plain["fit"] is None else stored_values.restore_fit(ode, plain["fit"], tensors)
             seen = stored_values.restore_seen(plain.get("seen_rows"), tensors)
             n_observed, seed = (
-                stored_values.whole_number(plain["n_observed"]),
+                stored_values.whole_number(plain["n_observed"], 1, most),
                 stored_values.whole_number(plain["seed"], 0),
             )
             estimator._keep(ode, fit, seen, n_observed, seed)

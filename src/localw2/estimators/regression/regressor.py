@@ -33,6 +33,8 @@ from localw2.estimators.tables import Columns, read_rows, read_table
 from localw2.judging.seen_rows import SeenRows
 from localw2.storage.model_file import Stored
 from localw2.storage.regressors import check_storable
+from localw2.training.checkpoints import hold_checkpoint
+from localw2.training.distributed import Crew
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -196,7 +198,8 @@ class LocalW2Regressor(Judged, stored_values.Storable, RegressorMixin, BaseEstim
         for one in said:
             warnings.warn(one.message, one.category, stacklevel=2)
         whole = True
-        with settings.share_threads(x.size, self.n_jobs):
+        crew = Crew.join()
+        with hold_checkpoint(self.checkpoint, crew), settings.share_threads(x.size, self.n_jobs):
             if kind == "split":
                 law, trained = learn_split(recipe, x, outputs)
             else:

@@ -20,6 +20,8 @@ from localw2.estimators.regression.outcomes import Outcomes, Rounding
 from localw2.estimators.regression.scale import Scale
 from localw2.estimators.settings import LARGEST
 from localw2.estimators.stored_values import (
+    MOST_COLUMNS,
+    drop_excess,
     restore_network,
     restore_object,
     sized_array,
@@ -119,9 +121,10 @@ def restore_law(settings: dict[str, Any], tensors: Tensors, regressors: dict[str
     """The law that ``store_law`` described; an error if the parts do not fit together."""
     if "members" not in settings:
         return _restore_older(settings, tensors, regressors)
-    d = whole_number(settings["n_outputs"])
+    d = whole_number(settings["n_outputs"], 1, MOST_COLUMNS)
     names = settings["feature_names"]
-    columns = Columns.from_stored(settings["table"], whole_number(settings["n_features"]), names)
+    p = whole_number(settings["n_features"], 1, MOST_COLUMNS)
+    columns = Columns.from_stored(settings["table"], p, names)
     without = _restore_without(settings, tensors, regressors)
     outcomes = Outcomes.from_plain(settings["outcomes"], d)
     parts = tuple(
@@ -186,7 +189,7 @@ def restore_strategy(plain: Any) -> Any:
     if isinstance(plain, str):
         return plain
     kind = {"Network": Network, "BallLaw": BallLaw}[plain["strategy"]]
-    return kind(**{name: restore_object(value) for name, value in plain["fields"].items()})
+    return kind(**{name: restore_object(value) for name, value in drop_excess(plain["fields"]).items()})
 
 
 def _restore_part(
@@ -372,8 +375,8 @@ def _check_forest(forest: Forest, width: int) -> None:
 def _restore_older(settings: dict[str, Any], tensors: Tensors, regressors: dict[str, Any]) -> ConditionalLaw:
     """A law of version 0.1: one network around one kind of regressor."""
     models = dict(regressors)
-    d = whole_number(settings["n_outputs"])
-    features = whole_number(settings["n_features"]), settings["feature_names"]
+    d = whole_number(settings["n_outputs"], 1, MOST_COLUMNS)
+    features = whole_number(settings["n_features"], 1, MOST_COLUMNS), settings["feature_names"]
     columns = from_stored_encoder(models.pop("columns", None), *features, settings.get("encoded_columns"))
     p = columns.expanded_width
     plain = settings.get("outcomes")  # files of the first release have none

@@ -1,0 +1,48 @@
+"""Mutated files, tables and requests: no crash, no hang, no file written elsewhere, no raw traceback."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+NEVER = ("raw", "hang", "message", "written", "run")
+pytestmark = pytest.mark.posix
+
+
+def run_campaign(part, count, seed, timeout):
+    """The figures of one part, in a process of its own: a crash of compiled code is seen, not suffered."""
+    paths = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
+    command = [sys.executable, str(HERE / "campaign.py"), part, str(count), "--seed", str(seed)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout)
+    assert done.returncode == 0, f"exit status {done.returncode}: {done.stderr[-2000:]}"
+    found = json.loads(done.stdout)
+    assert found["cases"] == count
+    assert [found[name] for name in NEVER] == [0] * len(NEVER), "\n".join(found["examples"])
+    return found
+
+
+@pytest.mark.parametrize(("part", "count"), [("files", 48), ("tables", 30), ("requests", 100)])
+def test_a_short_campaign(part, count):
+    run_campaign(part, count, seed=1, timeout=300)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", ["files", "tables", "requests"])
+def test_two_thousand_of_each(part):
+    found = run_campaign(part, 2000, seed=0, timeout=1800)
+    if part == "files":
+        assert min(found["used"], found["refused"], found["refitted"], found["explored"]) >= 200
+
+
+def test_the_page_of_promises_names_tests_that_exist():
+    page = (HERE.parent / "docs" / "reference" / "promises.md").read_text()
+    named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", page)
+    assert len(named) >= 30
+    for path, name in named:
+        assert re.search(rf"^def {name}\(", (HERE.parent / path).read_text(), re.M), f"{path}::{name}"
