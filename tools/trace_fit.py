@@ -24,7 +24,8 @@ from rooms import MODULES, PACKAGE
 
 ROOM = "estimators/"
 # Small values that know how a column or y is written, asked wherever that matters; not stations of the rows.
-WORDS = {f"{ROOM}{name}.py" for name in ("tables", "cells", "column_screening", "regression/scale")}
+_OF_ONE_COLUMN = ("tables", "cells", "column_screening", "regression/scale", "regression/category_codes")
+WORDS = {f"{ROOM}{name}.py" for name in _OF_ONE_COLUMN}
 N_ROWS = 307  # a number that nothing else in a fit is, so that arguments which hold the rows are known
 
 

@@ -5,7 +5,8 @@ import pytest
 from sklearn.tree import ExtraTreeRegressor
 
 from localw2.estimators.regression import forest as forests
-from localw2.estimators.regression.forest import CategoryCodes, Forest
+from localw2.estimators.regression.category_codes import CategoryCodes
+from localw2.estimators.regression.forest import Forest
 
 
 def table(n, seed, missing=0.15):

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from localw2._validation import Array
-from localw2.estimators.regression.forest import CategoryCodes
+from localw2.estimators.regression.category_codes import CategoryCodes
 
 MOST_BINS = 64  # of a column: splits lie between them
 _FEWEST_COLUMNS = 3  # that a tree may use, so that it can follow what they do together
@@ -41,11 +41,12 @@ class Boosting:
     ) -> list[tuple[BoostedTrees, CategoryCodes]]:
         """A fit to the rows of x (N, p), y (N, d) in each row of ``used`` (F, N), with its category codes.
 
-        >>> x = np.linspace(0, 1, 100)[:, None]
+        >>> x = np.arange(100.0)[:, None]
         >>> used = np.arange(100) % 2 == np.array([[0], [1]])  # every other row, and the rest
-        >>> (even, _), (odd, _) = Boosting(50, 0.2, 2, 5).fit_many(x, x**2, used, [], seed=0)
-        >>> float(np.abs(even.predict(x) - x**2)[used[1]].max().round(2))
-        0.06
+        >>> (even, _), (odd, _) = Boosting(50, 0.5, 2, 5).fit_many(x, x > 49.5, used, [], seed=0)
+        >>> even.predict(np.array([[9.0], [91.0]])).round(2), odd.start
+        (array([[0.],
+               [1.]]), array([0.5]))
         """
         d = y.shape[1]
         cells = max(int(used.sum(1).max()) * x.shape[1], (MOST_BINS * x.shape[1]) << (self.depth - 1))
@@ -60,7 +61,9 @@ class Boosting:
     ) -> list[tuple[BoostedTrees, CategoryCodes]]:
         d = y.shape[1]
         rows = [np.flatnonzero(mask) for mask in used]
-        codes = [CategoryCodes.by_rank(x, y[:, 0], categorical, some) for some in rows]
+        codes = [CategoryCodes({})] * len(rows)
+        if categorical:
+            codes = [CategoryCodes.by_rank(x, y[:, 0], categorical, some) for some in rows]
         edges = _divide_columns(x, {j: len(values) for j, values in codes[0].maps.items()})
         missing: Array = np.asarray(np.isnan(x).any(0))
         missing[categorical] = False  # missing categories have a rank

@@ -242,11 +242,17 @@ def _try_balls(recipe: Recipe, fitted: CrossFit, x: Array, y: Array, stages: Sta
     return trials
 
 
+def _pile_up(outcomes: Outcomes, y: Array) -> bool:
+    """Whether some of y (N, d) are on a bound, or an output is discrete: draws must match such shares."""
+    on_bound = (y <= outcomes.lower).any() or (y >= outcomes.upper).any()
+    return bool(on_bound) or any(v is not None for v in outcomes.values)
+
+
 def _match(members: list[BallMember], x: Array, y: Array, seed: int) -> list[BallMember]:
     """Members that differ in their spread only, with draws on each value as often as y (N, d) at rows x."""
     first = members[0]
     outcomes = first.rounding.outcomes
-    if first.mean is None or not outcomes.pile_up(y):
+    if first.mean is None or not _pile_up(outcomes, y):
         return members
     rng = np.random.default_rng([seed, _PURPOSE, 2])
     rows = rng.permutation(len(x))[:MATCHED_ROWS]
@@ -314,7 +320,7 @@ def _narrow(kept: list[tuple[_Trial, float]], outcomes: Outcomes) -> float:
     """The factor on the spread of the pool; 1 where draws have to stay on some values, or a network draws."""
     trials = [trial for trial, _ in kept]
     y = trials[0].y
-    if outcomes.pile_up(y) or any(trial.member is None for trial in trials):
+    if _pile_up(outcomes, y) or any(trial.member is None for trial in trials):
         return 1.0
     counts = [max(1, round(weight * TRIED_DRAWS)) for _, weight in kept]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -12,83 +11,14 @@ from sklearn.tree import ExtraTreeRegressor
 from sklearn.utils.parallel import Parallel, delayed
 
 from localw2._validation import Array
+from localw2.estimators.regression.category_codes import CategoryCodes
 
 MOST_ROWS = 50_000  # that one tree is grown on, and that its leaves hold
 _SHARE = 0.8  # of the rows that a tree is grown on: the others fall into leaves that they did not shape
 _COLUMNS = 1.0  # of the columns, which a split may choose from; its threshold is random
 _LEVELS, _FEW_OUTPUTS = (1 / 6, 2 / 6, 3 / 6, 4 / 6, 5 / 6), 4  # of those thresholds, and outputs up to which
-_PRIOR_ROWS = 10.0  # by which the mean of a category is pulled to that of all rows
 _WORTH_THREADS = 20_000  # numbers in a table from which on trees grow faster at the same time
 _AT_A_TIME = 1 << 22  # rows times trees that are led down at once
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class CategoryCodes:
-    """What the codes 0, 1, ... of categorical columns become for a learner.
-
-    ``maps`` has for each such column the number of every code, and last that of a missing or unknown one.
-    """
-
-    maps: Mapping[int, Array]
-
-    @classmethod
-    def by_mean(cls, x: Array, y: Array, categorical: list[int]) -> CategoryCodes:
-        """Categories ordered by their mean y (N,): a split between them is then a split of numbers.
-
-        For the squared error no other split is better than one in this order (Fisher, 1958).
-        """
-        return cls(_category_means(x, y, categorical, np.arange(len(x))))
-
-    @classmethod
-    def by_rank(cls, x: Array, y: Array, categorical: list[int], rows: Array) -> CategoryCodes:
-        """Categories of x numbered 0, 1, ... in the order of the mean y (N,) that some of the rows have."""
-        means = _category_means(x, y, categorical, rows)
-        return cls({j: np.argsort(np.argsort(m, kind="stable")).astype(np.float64) for j, m in means.items()})
-
-    @classmethod
-    def contiguous(cls, x: Array, categorical: list[int]) -> CategoryCodes:
-        """Categories that occur in x numbered 0, 1, ... without holes, as boosting wants them.
-
-        Missing ones have a number of their own: scikit-learn (1.9) goes wrong where a column has one category
-        and missing values only.
-        """
-        maps = {}
-        for j in categorical:
-            codes, missing = _whole_codes(x[:, j])
-            present = np.unique(codes)
-            maps[j] = np.full(missing + 1, np.nan)
-            maps[j][present] = np.arange(len(present))
-        return cls(maps)
-
-    def apply(self, x: Array) -> Array:
-        """Rows x (N, p) with these columns recoded."""
-        if not self.maps:
-            return x
-        x = x.copy()
-        for j, values in self.maps.items():
-            known = x[:, j] < len(values) - 1  # False for NaN
-            codes = np.where(known, x[:, j], len(values) - 1).astype(np.int64)
-            found = values[codes]
-            x[:, j] = np.where(np.isnan(found), values[-1], found)
-        return x
-
-
-def _category_means(x: Array, y: Array, categorical: list[int], rows: Array) -> dict[int, Array]:
-    """The mean y (N,) of each category among some of the rows, pulled to the mean of all of them."""
-    means = {}
-    for j in categorical:
-        codes, missing = _whole_codes(x[:, j])
-        counts, sums = (np.bincount(codes[rows], weights, missing + 1) for weights in (None, y[rows]))
-        means[j] = (sums + _PRIOR_ROWS * y[rows].mean()) / (counts + _PRIOR_ROWS)
-    return means
-
-
-def _whole_codes(column: Array) -> tuple[Array, int]:
-    """Codes as whole numbers, and the one after the largest, which stands for a missing one."""
-    known = column[~np.isnan(column)]
-    missing = int(known.max(initial=-1.0)) + 1
-    return np.where(np.isnan(column), missing, column).astype(np.int64), missing
 
 
 @final
@@ -129,8 +59,8 @@ class Forest:
         target = np.hstack([y, *below])
         scale = target.std(0)
         target /= np.where(scale > 0, scale, 1.0)
-        codes = CategoryCodes.by_mean(x, target[:, 0], categorical)
-        numbers = codes.apply(x).astype(np.float32)
+        codes = CategoryCodes.by_mean(x, target[:, 0], categorical) if categorical else CategoryCodes({})
+        numbers = (codes.apply(x) if categorical else x).astype(np.float32)
         seeds = np.random.SeedSequence([seed, 11]).spawn(n_trees)
         jobs = 1 if numbers.size < _WORTH_THREADS else -1 if n_jobs is None else n_jobs
         missing = bool(np.isnan(numbers).any())

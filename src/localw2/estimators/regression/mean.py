@@ -21,7 +21,7 @@ from localw2.balls.neighborhoods import Neighborhoods
 from localw2.balls.norms import Weighted
 from localw2.balls.spread import local_spread, rough_balls
 from localw2.estimators.regression.boosting import BoostedTrees, Boosting
-from localw2.estimators.regression.forest import CategoryCodes
+from localw2.estimators.regression.category_codes import CategoryCodes
 from localw2.estimators.regression.kernel_mean import tune_kernel
 from localw2.estimators.regression.polynomial_ridge import PolynomialRidge
 from localw2.estimators.regression.scale import Scale
@@ -459,9 +459,9 @@ class _Fitter:
         single = [(f,) for f in everyone]
         # Boosting takes little longer for more fits at once; of all else, what has no weight is not fitted.
         at_once = [kind for kind in kinds if isinstance(kind.regressor, Boosting)]
-        others = [kind for kind in kinds if kind not in at_once]
+        one_by_one = [kind for kind in kinds if kind not in at_once]
         self._fit_all(at_once, [*single, *left_out], scale, models, "fitting the mean")
-        self._fit_all(others, single, scale, models, "fitting the mean")
+        self._fit_all(one_by_one, single, scale, models, "fitting the mean")
         whole = self._stack(kinds, scale, everyone, lambda name, g: models[name, (g,)])
         found = {part.name: part.weight for part in whole.mean.parts}
         kinds = [kind for kind in kinds if kind.name in found]

@@ -61,11 +61,6 @@ class Outcomes:
         unbounded = np.isinf(self.lower).all() and np.isinf(self.upper).all()
         return bool(unbounded) and all(v is None for v in self.values)
 
-    def pile_up(self, y: Array) -> bool:
-        """Whether some of y (N, d) are on a bound, or an output is discrete: draws must match such shares."""
-        on_bound = (y <= self.lower).any() or (y >= self.upper).any()
-        return bool(on_bound) or any(v is not None for v in self.values)
-
     def allow(self, y: Array) -> Array:
         """Which of y (N, d) the bounds and values allow, (N, d)."""
         found: Array = (self.lower <= y) & (y <= self.upper)

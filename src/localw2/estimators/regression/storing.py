@@ -12,7 +12,8 @@ from torch import Tensor
 from localw2._validation import Array
 from localw2.estimators.regression.ball_law import BallLaw, BallMember, FilledForest
 from localw2.estimators.regression.boosting import BoostedTrees
-from localw2.estimators.regression.forest import CategoryCodes, Forest
+from localw2.estimators.regression.category_codes import CategoryCodes
+from localw2.estimators.regression.forest import Forest
 from localw2.estimators.regression.law import ConditionalLaw
 from localw2.estimators.regression.mean import FittedModel, FoldedMean, Part
 from localw2.estimators.regression.network import Network, NetworkMember, Units
