@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import html
 import math
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
@@ -70,6 +71,15 @@ def as_label(text: str) -> str:
     'price in \\$ per \\$100'
     """
     return show_controls(text).replace("\n", " ").replace("$", r"\$")
+
+
+def as_html(text: str) -> str:
+    r"""The text as part of a page: tags stay text, and control characters are spelt out.
+
+    >>> as_html("a<b>\x1b[2J")
+    'a&lt;b&gt;\\x1b[2J'
+    """
+    return html.escape(show_controls(text))
 
 
 def to_plain(value: Any) -> Any:

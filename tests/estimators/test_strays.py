@@ -45,6 +45,13 @@ def test_several_outputs_and_calibration():
     assert (upper - lower).max() < 20  # one miss of sixty does not widen them
 
 
+def test_a_split_fit_names_the_row_of_the_table():
+    x, y = rows()
+    y[298:] = 1e6  # one of the two is fitted, as row 239 at most
+    with pytest.warns(UserWarning, match=r"row 29[89] \("):
+        LocalW2Regressor("balls", Ridge(), calibrate="split", random_state=2).fit(x, y)
+
+
 def test_random_coefficients():
     x, y = rows()
     wrong = y.copy()

@@ -37,15 +37,16 @@ def find_strays(y: Array) -> Array:
     return np.unique(np.concatenate(found))
 
 
-def warn_of_strays(rows: Array, y: Array, stacklevel: int) -> None:
-    """Say which rows are left out of a fit, and why."""
+def warn_of_strays(rows: Array, y: Array, stacklevel: int, numbers: Array | None = None) -> None:
+    """Say which rows are left out of a fit, and why; ``numbers`` are those of all rows in the table."""
     if len(rows) == 0:
         return
     first = y[rows[0]]
+    number = rows[0] if numbers is None else numbers[rows[0]]
     value = f"{first[0]:g}" if len(first) == 1 else str(first.tolist())
-    which = f"row {rows[0]} (counted from 0), with y = {value}, is"
+    which = f"row {number} (counted from 0), with y = {value}, is"
     if len(rows) > 1:
-        which = f"{len(rows)} rows, such as row {rows[0]} (counted from 0) with y = {value}, are"
+        which = f"{len(rows)} rows, such as row {number} (counted from 0) with y = {value}, are"
     warnings.warn(
         f"{which} left out of the fit: more than {FARTHER:g} times as far from the median of y as all "
         "others, it would set every scale by itself. If it is an error, correct it; if it is real, fit a "

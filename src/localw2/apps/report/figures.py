@@ -5,13 +5,12 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Sequence
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from localw2._validation import Array
-from localw2._wording import as_label, show_controls
+from localw2._wording import as_html, as_label
 from localw2.judging.diagnosis.plots import INK, as_axis, group_categories, label_categories
 from localw2.judging.inputs import is_whole
 from localw2.plots import DATA, MODEL, TRUTH, trajectories
@@ -56,7 +55,7 @@ def to_svg(figure: Any, name: str, label: str) -> str:
     svg = re.sub(r' id="([^"]*)"', lambda m: m[0] if m[1] in used else "", svg)
     svg = re.sub(r"font: (\d+(?:\.\d+)?)px [^;\"]*", r"font-size: \1px", svg)
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    head = f'<svg role="img" aria-label="{escape(show_controls(label))}"'
+    head = f'<svg role="img" aria-label="{as_html(label)}"'
     return re.sub(r' (?:width|height)="[^"]*pt"', "", svg.replace("<svg", head, 1), count=2)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 import re
 from collections.abc import Mapping, Sequence
-from html import escape
 from importlib.metadata import version
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from localw2._validation import Array
+from localw2._wording import as_html
 from localw2.apps.report import figures
 from localw2.judging.inputs import show_number
 from localw2.judging.seen_rows import judge_seen
@@ -34,16 +34,16 @@ def page(title: str, body: Sequence[str]) -> str:
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n"
-        + "\n".join([f"<h1>{escape(title)}</h1>", *filter(None, body)])
+        f"<title>{as_html(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n"
+        + "\n".join([f"<h1>{as_html(title)}</h1>", *filter(None, body)])
         + "\n</body>\n</html>\n"
     )
 
 
 def lead(model: Any, judged_by: str, source: str | None) -> str:
     """One line that says what the page is about."""
-    of = f" of {escape(source)}" if source else ""
-    kind = f"<code>{escape(type(model).__name__)}</code>"
+    of = f" of {as_html(source)}" if source else ""
+    kind = f"<code>{as_html(type(model).__name__)}</code>"
     return f'<p class="soft">A fitted {kind}, judged by {judged_by}{of}.</p>'
 
 
@@ -85,7 +85,7 @@ def warn_of_training(model: Any, x: Any, y: Any, what: str) -> str:
 
 def verdict(diagnosis: Diagnosis) -> str:
     """The verdict of ``diagnose`` in its words."""
-    lines = "".join(f"<p>{escape(line)}</p>" for line in diagnosis.verdict)
+    lines = "".join(f"<p>{as_html(line)}</p>" for line in diagnosis.verdict)
     return f'<div class="verdict{"" if diagnosis.calibrated else " bad"}">{lines}</div>'
 
 
@@ -97,8 +97,8 @@ def number_outputs(names: Sequence[str]) -> str:
     """
     if len(names) < 2:
         return ""
-    rest = "".join(f", {k} is {escape(name)}" for k, name in enumerate(names) if k)
-    return f'<p class="soft">Output 0 (y0) is {escape(names[0])}{rest}.</p>'
+    rest = "".join(f", {k} is {as_html(name)}" for k, name in enumerate(names) if k)
+    return f'<p class="soft">Output 0 (y0) is {as_html(names[0])}{rest}.</p>'
 
 
 def tiles(items: Sequence[tuple[str, str]]) -> str:
@@ -123,10 +123,10 @@ def trust(diagnosis: Diagnosis, outputs: Mapping[int, str]) -> list[str]:
     found = []
     for k, name in outputs.items():
         if len(outputs) > 1:
-            found.append(f"<h3>{escape(name)}</h3>")
+            found.append(f"<h3>{as_html(name)}</h3>")
         label = f"Calibration of {name}: PIT, coverage, PIT along an input, spread"
         found.append(figure(figures.draw_diagnosis(diagnosis, k), f"diagnosis{k}", label))
-    found.append(f"<pre>{escape(diagnosis.table())}</pre>")
+    found.append(f"<pre>{as_html(diagnosis.table())}</pre>")
     found.append(
         '<p class="soft">Shift: how many standard deviations y lies above its draws. Spread: the spread of y '
         "divided by that of the draws; 1 is right. p: the smallest p-value of a group's tests, adjusted for "
@@ -175,7 +175,7 @@ def left_out(columns: Mapping[str, str]) -> str:
     """Which columns of the table the model does not use, and why."""
     if not columns:
         return ""
-    named = ", ".join(f"{escape(name)} ({escape(reason)})" for name, reason in columns.items())
+    named = ", ".join(f"{as_html(name)} ({as_html(reason)})" for name, reason in columns.items())
     return f"<p>Columns that the model does not use: {named}.</p>"
 
 
@@ -196,7 +196,7 @@ def model_parts(model: Any, settings: Mapping[str, Any] | None) -> list[str]:
         parts.append(figure(figures.draw_training_curve(fit.losses), "loss", "Training loss by epoch"))
     for summary in (getattr(model, "summary", None), getattr(model, "parameters_", None)):
         if summary is not None:
-            parts.append(f"<pre>{escape(str(summary() if callable(summary) else summary))}</pre>")
+            parts.append(f"<pre>{as_html(str(summary() if callable(summary) else summary))}</pre>")
     weights = {member: f"{100 * weight:.0f} %" for member, weight in getattr(model, "weights_", {}).items()}
     parts.append(settings_table("Weights of the pool", weights))
     parts.append(settings_table("Chosen by the fit", found))
@@ -210,7 +210,7 @@ def settings_table(title: str, values: Mapping[str, Any]) -> str:
     if not values:
         return ""
     lines = "".join(
-        f"<tr><td>{escape(str(name))}</td><td>{escape(_short(value))}</td></tr>"
+        f"<tr><td>{as_html(str(name))}</td><td>{as_html(_short(value))}</td></tr>"
         for name, value in values.items()
     )
     return f'<h3>{title}</h3><div class="wide"><table class="settings">{lines}</table></div>'
@@ -237,7 +237,7 @@ def table(head: list[str], lines: list[list[str]]) -> str:
     """
 
     def row(cells: list[str], tag: str) -> str:
-        return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+        return "<tr>" + "".join(f"<{tag}>{as_html(cell)}</{tag}>" for cell in cells) + "</tr>"
 
     body = "".join(row(line, "td") for line in lines)
     return f'<div class="wide"><table>{row(head, "th")}{body}</table></div>'
@@ -246,9 +246,9 @@ def table(head: list[str], lines: list[list[str]]) -> str:
 def reproduce(source: str | None) -> str:
     """Versions, and what to cite."""
     versions = ", ".join(f"{name} {version(name)}" for name in ("localw2", "torch", "numpy", "scikit-learn"))
-    made = f" from {escape(source)}" if source else ""
+    made = f" from {as_html(source)}" if source else ""
     return (
-        f"<p>Made{made} with Python {platform.python_version()}, {escape(versions)}. The same versions, "
+        f"<p>Made{made} with Python {platform.python_version()}, {as_html(versions)}. The same versions, "
         "data and seed give the same report.</p>"
-        f"<p>The method is described in {escape(CITATION)}.</p>"
+        f"<p>The method is described in {as_html(CITATION)}.</p>"
     )

@@ -5,12 +5,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
 from localw2._validation import Array, as_array, check_count
+from localw2._wording import as_html
 from localw2.apps.report import figures, parts
 from localw2.apps.tables.inputs import Inputs
 from localw2.estimators.scores import DRAWS, score_rows
@@ -123,7 +123,7 @@ def _tiles(judged: _Judged) -> str:
     """The numbers that people ask for first, output by output; ``localw2 evaluate`` prints the same ones."""
     items = []
     for name, score in judged.scored.list_scores(judged.targets).items():
-        of = f" of {escape(name)}" if len(judged.targets) > 1 else ""
+        of = f" of {as_html(name)}" if len(judged.targets) > 1 else ""
         items += [
             (f"{score['rmse']:.4g}", f"root mean squared error{of}"),
             (f"{score['crps']:.4g}", f"CRPS{of} (lower is better)"),
@@ -162,7 +162,7 @@ def _columns(judged: _Judged) -> list[str]:
     values = [f"{each.name} = {each.show(v)}" for each, v in zip(inputs.each, typical, strict=True)]
     found = [
         f"<p>Left: observed and drawn values in groups of rows. Right: what the model says if only this "
-        f"column changes and the others have typical values: {escape(parts.join_names(values, 12))}.</p>"
+        f"column changes and the others have typical values: {as_html(parts.join_names(values, 12))}.</p>"
     ]
     if len(chosen) < len(inputs):
         found.append(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
 from localw2._validation import Array, as_array, check_count
+from localw2._wording import as_html
 from localw2.apps.report import figures, parts
 from localw2.judging.diagnosis.diagnose import diagnose
 from localw2.judging.inputs import Input
@@ -196,7 +196,7 @@ def _tiles(seen: _Judged) -> str:
     error = np.sqrt(((values - draws.mean(1)) ** 2).mean(0))
     items = []
     for k, name in enumerate(seen.states):
-        of = f" of {escape(name)}" if len(seen.states) > 1 else ""
+        of = f" of {as_html(name)}" if len(seen.states) > 1 else ""
         items += [
             (f"{error[k]:.4g}", f"root mean squared error{of}"),
             (f"{100 * inside[k]:.1f} %", f"of observations inside their 90 % interval{of}"),

@@ -101,7 +101,7 @@ def _shuffle(n: int, seed: int) -> Array:
 def learn_split(recipe: Recipe, x: Array, y: Array) -> tuple[ConditionalLaw, TrainedNetwork | None]:
     """The law of most rows, with scores of the others, which the recipe must not know (``know_only``)."""
     held, fitted = hold_out(len(y), recipe.seed)
-    law, trained = learn(recipe, x[fitted], y[fitted])
+    law, trained = learn(recipe, x[fitted], y[fitted], numbers=fitted)
     return replace(law, calibration=Calibration(law.scores(x[held], y[held]), "split")), trained
 
 

@@ -67,13 +67,16 @@ class Recipe:
 
 
 def learn(
-    recipe: Recipe, x: Array, y: Array, in_part: bool = False
+    recipe: Recipe, x: Array, y: Array, in_part: bool = False, numbers: Array | None = None
 ) -> tuple[ConditionalLaw, TrainedNetwork | None]:
-    """Learn the law of outputs y (N, d) given x (N, p); ``in_part`` if it is one of many, to calibrate."""
+    """Learn the law of outputs y (N, d) given x (N, p); ``in_part`` if it is one of many, to calibrate.
+
+    ``numbers`` (N,) are those that the rows have in the user's table, if it has more.
+    """
     strays = find_strays(y)
     if len(strays):
         if not in_part:
-            warn_of_strays(strays, y, stacklevel=3)
+            warn_of_strays(strays, y, stacklevel=3, numbers=numbers)
         x, y = np.delete(x, strays, axis=0), np.delete(y, strays, axis=0)
         recipe = replace(recipe, outcomes=Outcomes.of(y, recipe.bounds, recipe.values))
     networks = [law for law in (*recipe.laws, recipe.on_trial) if isinstance(law, Network)]
