@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import final
 
 import numpy as np
@@ -193,20 +194,23 @@ def _grow(
     n_problems, (n, p) = int(problem[-1]) + 1, bins_of_rows.shape
     inner = (1 << settings.depth) - 1
     shape = n_problems, settings.n_trees, inner
-    feature, threshold = np.empty(shape, np.int16), np.empty(shape)
+    feature, threshold = np.empty(shape, np.int32), np.empty(shape)
     missing_left, values = np.empty(shape, bool), np.empty((*shape[:2], inner + 1))
     everyone = np.arange(n)
     n_columns = min(p, max(_FEWEST_COLUMNS, round(settings.columns * p)))
     rng = np.random.default_rng([seed, 13])
-    choices = []
-    for _ in range(_CHOICES if n_columns < p else 1):
-        columns = np.sort(rng.permutation(p)[:n_columns])
-        bins = _Bins.of(edges, missing, columns)
-        places = bins_of_rows[:, columns]
+    choices = [np.sort(rng.permutation(p)[:n_columns]) for _ in range(_CHOICES if n_columns < p else 1)]
+
+    def find_places(number: int) -> tuple[_Bins, Array]:
+        bins = _Bins.of(edges, missing, choices[number])
+        places = bins_of_rows[:, choices[number]]
         places[:, 1:] += bins.ends[:-1]
-        choices.append((columns, bins, places))
+        return bins, places
+
+    if n * n_columns <= _AT_A_TIME:  # of wide tables they would take too much memory
+        find_places = cache(find_places)
     for tree in range(settings.n_trees):
-        columns, bins, places = choices[tree % len(choices)]
+        columns, (bins, places) = choices[tree % len(choices)], find_places(tree % len(choices))
         node, in_bins = problem, _fill(bins, places, left_over, problem, n_problems)
         for level in range(settings.depth):
             nodes = slice((1 << level) - 1, (2 << level) - 1)

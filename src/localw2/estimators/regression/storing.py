@@ -47,7 +47,7 @@ _FOREST = {
 }
 _TREES = {
     "start": torch.float64,
-    "feature": torch.int16,
+    "feature": torch.int32,
     "threshold": torch.float64,
     "missing_left": torch.bool,
     "values": torch.float64,
