@@ -1,15 +1,18 @@
 """Seconds of a fit beside a peer's, on the same split in the same minute, as a ratio.
 
     python benchmarks/accuracy/seconds.py [--data-dir DIR] [--sets yacht ...] [--repeats 3] [--peer NAME]
+        [--write]
 
 The records of ``campaign.py`` have seconds too, but ours and a peer's may come from other days, beside other
 work on the machine. Here they take turns, each in a process of its own with one thread; of the repeats the
-median counts. Nothing is drawn, and neither imports nor reading are counted.
+median counts. Nothing is drawn, and neither imports nor reading are counted. ``--write`` keeps the result for
+the page that ``table.py`` makes.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import pickle
 import subprocess
@@ -24,6 +27,7 @@ import numpy as np
 from environments import find_python
 from measurement import HERE, THREADS
 from methods import BY_NAME
+from table import SECONDS
 from tables import Task, list_tables, load
 
 _FIT = """
@@ -69,18 +73,22 @@ def main() -> None:
     parser.add_argument("--sets", nargs="+", help="names of tables (default: all)")
     parser.add_argument("--repeats", type=int, default=3, help="fits of each (default 3)")
     parser.add_argument("--peer", default="treeffuser", choices=sorted(BY_NAME), help="beside whom")
+    parser.add_argument("--write", action="store_true", help=f"write {SECONDS.name}")
     options = parser.parse_args()
-    ratios = []
+    ratios, lines = [], {}
     print(f"{'table':<12}{'rows':>7}{'columns':>9}{'ours, s':>10}{options.peer + ', s':>16}{'ratio':>8}")
     for name in options.sets or list_tables(options.data_dir):
         data = load(name, 0, options.data_dir)
         seconds = time_fits(data, ["localw2", options.peer], options.repeats)
         ratios.append(seconds["localw2"] / seconds[options.peer])
+        lines[name] = [*data.x.shape, *(round(s, 3) for s in seconds.values())]
         print(
             f"{name:<12}{len(data.y):>7}{data.x.shape[1]:>9}{seconds['localw2']:>10.2f}"
             f"{seconds[options.peer]:>16.2f}{ratios[-1]:>8.2f}",
             flush=True,
         )
+    if options.write:
+        SECONDS.write_text(json.dumps({"peer": options.peer, "tables": lines}, indent=1) + "\n")
     found = np.array(ratios)
     print(
         f"at most the peer's on {(found <= 1).sum()} of {len(found)}, above twice on {(found > 2).sum()}, "

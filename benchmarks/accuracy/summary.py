@@ -10,7 +10,7 @@ from typing import final
 from comparison import Comparison, Record, compare
 from methods import METHODS
 
-OURS, CLOCK = "localw2", "treeffuser"  # seconds are compared with those of the latter
+OURS = "localw2"
 LEVEL, BEHIND = 1.01, 1.05
 ENOUGH_ROWS = 100  # to test, for the coverage to be judged: with fewer it is off by .03 by chance
 
@@ -18,14 +18,10 @@ ENOUGH_ROWS = 100  # to test, for the coverage to be judged: with fewer it is of
 @final
 @dataclass(frozen=True)
 class Against:
-    """Our mean CRPS divided by that of a peer, by table, over the splits that both have.
-
-    ``seconds`` are those of our fit divided by the peer's, likewise.
-    """
+    """Our mean CRPS divided by that of a peer, by table, over the splits that both have."""
 
     peer: str
     ratios: dict[str, float]
-    seconds: dict[str, float]
 
     @property
     def mean(self) -> float:
@@ -35,7 +31,7 @@ class Against:
     def count(self, most: float) -> int:
         """The number of tables where the ratio is at most this.
 
-        >>> Against("a peer", {"yacht": 0.9, "energy": 1.02}, {}).count(1.01)
+        >>> Against("a peer", {"yacht": 0.9, "energy": 1.02}).count(1.01)
         1
         """
         return sum(ratio <= most for ratio in self.ratios.values())
@@ -49,11 +45,6 @@ class Summary:
     tables: tuple[Comparison, ...]
     best: Against
     peers: tuple[Against, ...]
-
-    @property
-    def seconds(self) -> dict[str, float]:
-        """The seconds of our fit divided by treeffuser's, by table."""
-        return next(peer.seconds for peer in self.peers if peer.peer == CLOCK)
 
     @property
     def coverages(self) -> dict[str, float]:
@@ -90,11 +81,10 @@ def summarize(records: Sequence[Record]) -> Summary:
 
 def _divide(records: Sequence[Record], label: str, peers: dict[str, str]) -> Against:
     """Ours against a peer on each table; tables that one of the two has not finished are left out."""
-    ratios, seconds = {}, {}
+    ratios = {}
     for name, peer in peers.items():
         found = compare(records, name, to=peer)
         ours, other = found.row(OURS), found.row(peer)
         if ours is not None and other is not None and ours.versus is not None:
             ratios[name] = ours.versus.ratio
-            seconds[name] = ours.means["fit_seconds"] / other.means["fit_seconds"]
-    return Against(label, ratios, seconds)
+    return Against(label, ratios)

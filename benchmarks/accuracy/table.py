@@ -18,10 +18,11 @@ from pathlib import Path
 
 from comparison import SPLITS, Comparison, Record, compare
 from methods import METHODS
-from summary import BEHIND, CLOCK, ENOUGH_ROWS, LEVEL, OURS, Against, Summary, average, summarize
+from summary import BEHIND, ENOUGH_ROWS, LEVEL, OURS, Against, Summary, average, summarize
 
 ROOT = Path(__file__).parents[2]
 FOLDER = Path(__file__).parent / "records"
+SECONDS = Path(__file__).parent / "seconds.json"
 PAGE, README, PICTURE = Path("docs/accuracy.md"), Path("README.md"), Path("docs/accuracy.png")
 NOTHING = "*No records yet.*"
 SHOWN = ("ours", "peer", "baseline")
@@ -159,11 +160,9 @@ def tabulate_all(records: Sequence[Record]) -> str:
 
 def tabulate_tables(records: Sequence[Record]) -> str:
     """Ours on each table beside its best peer: CRPS, their ratio, coverage and seconds."""
-    lines = [
-        ["table", "best peer", "its CRPS", "ours", "ours / best peer", "in 90 %", "fit, s", f"{CLOCK}, s"]
-    ]
+    lines = [["table", "best peer", "its CRPS", "ours", "ours / best peer", "in 90 %", "fit, s"]]
     for found in summarize(records).tables:
-        ours, clock = found.row(OURS), found.row(CLOCK)
+        ours = found.row(OURS)
         best = found.row(found.best_peer) if found.best_peer else None
         cells = [found.name, found.best_peer or "-", format_number(best.means["crps"]) if best else "-"]
         if ours is None or not ours.splits:
@@ -176,25 +175,23 @@ def tabulate_tables(records: Sequence[Record]) -> str:
                 format_share(ours.means["coverage"]),
                 format_seconds(ours.means["fit_seconds"]),
             ]
-        lines.append([*cells, format_seconds(clock.means["fit_seconds"]) if clock and clock.splits else "-"])
+        lines.append(cells)
     return format_table(lines)
 
 
 def tabulate_peers(records: Sequence[Record]) -> str:
     """Ours against each peer over all tables (geometric means of ratios), the strongest peer first."""
     summary = summarize(records)
-    lines = [["against", "tables", "CRPS, ours / its", "ours is first", "largest", "fit seconds, ours / its"]]
+    lines = [["against", "tables", "CRPS, ours / its", "ours is first", "largest"]]
     ordered = sorted(summary.peers, key=lambda peer: (math.isnan(peer.mean), -peer.mean))
     for found in (summary.best, *ordered):
         name = f"**{found.peer}**" if found is summary.best else found.peer
         if found.ratios:
             first, worst = found.count(1.0), max(found.ratios, key=lambda name: found.ratios[name])
             largest = f"{format_number(found.ratios[worst])} ({worst})"
-            slower = average(found.seconds)
-            took = format_number(slower, 2) if slower < 1000 else "over 1000"
-            lines.append([name, str(len(found.ratios)), format_number(found.mean), str(first), largest, took])
+            lines.append([name, str(len(found.ratios)), format_number(found.mean), str(first), largest])
         else:
-            lines.append([name, "0", "-", "-", "-", "-"])
+            lines.append([name, "0", "-", "-", "-"])
     return format_table(lines)
 
 
@@ -204,7 +201,6 @@ def state_summary(summary: Summary) -> str:
     if not total:
         return NOTHING
     covered = [0.86 <= share <= 0.94 for share in summary.coverages.values()]
-    seconds = list(summary.seconds.values())
     firsts = min(summary.peers, key=_share_first)
     ahead = len(firsts.ratios) - firsts.count(1.0)
     most = f"The peer that is ahead of it most often is {firsts.peer}, on {ahead} of {len(firsts.ratios)}."
@@ -214,9 +210,7 @@ def state_summary(summary: Summary) -> str:
         f"{best.count(1.0)} tables, at most {LEVEL} times as large on {best.count(LEVEL)}, and more than "
         f"{BEHIND} times as large on {total - best.count(BEHIND)}. "
         f"{most if ahead else 'No single peer is ahead of it on any.'} Its 90 % intervals cover 86 to 94 % "
-        f"on {sum(covered)} of the {len(covered)} tables with {ENOUGH_ROWS} test rows or more. A fit takes "
-        f"at most as long as {CLOCK}'s on {sum(ratio <= 1 for ratio in seconds)} of {len(seconds)}, and more "
-        f"than twice as long on {sum(ratio > 2 for ratio in seconds)}."
+        f"on {sum(covered)} of the {len(covered)} tables with {ENOUGH_ROWS} test rows or more."
     )
 
 
@@ -252,6 +246,26 @@ def tabulate_ablation(records: Sequence[Record]) -> str:
     return format_table(lines) if len(lines) > 1 else NOTHING
 
 
+def tabulate_seconds(records: Sequence[Record]) -> str:
+    """Seconds of our fits and a peer's on the same rows in the same minute, as ``seconds.py`` wrote them."""
+    if not SECONDS.exists():
+        return NOTHING
+    found = json.loads(SECONDS.read_text())
+    peer, tables = found["peer"], found["tables"]
+    lines = [["table", "rows", "columns", "localw2, s", f"{peer}, s", "ratio"]]
+    for name, (rows, columns, ours, its) in tables.items():
+        cells = [format_seconds(ours), format_seconds(its), f"{ours / its:.2f}"]
+        lines.append([name, str(rows), str(columns), *cells])
+    ratios = {name: ours / its for name, (_, _, ours, its) in tables.items()}
+    within = sum(ratio <= 1 for ratio in ratios.values())
+    words = (
+        f"A fit takes at most as long as {peer}'s on {within} of {len(ratios)} tables, and more than twice "
+        f"as long on {sum(ratio > 2 for ratio in ratios.values())}; the geometric mean of the ratios is "
+        f"{format_number(average(ratios), 2)}."
+    )
+    return f"{words}\n\n{format_table(lines)}"
+
+
 def tabulate_settings(records: Sequence[Record]) -> str:
     """The settings of each method and their source."""
     lines = [["method", "settings", "source"]]
@@ -264,6 +278,7 @@ BLOCKS: dict[Path, dict[str, Callable[[Sequence[Record]], str]]] = {
         "summary": tabulate_summary,
         "tables": tabulate_all,
         "ablation": tabulate_ablation,
+        "seconds": tabulate_seconds,
         "settings": tabulate_settings,
     },
     README: {"short": tabulate_peers},

@@ -495,8 +495,7 @@ class TestSummary:
             "c": {"ngboost": 1.0},
         }
         records = [record(m, 0, v, name=name) for name, of in scores.items() for m, v in of.items()]
-        seconds = {"a": 3.0, "b": 0.5, "c": 1.0}
-        ours = {name: {"fit_seconds": value, "coverage": 0.8} for name, value in seconds.items()}
+        ours = {name: {"coverage": 0.8} for name in scores}
         ours["a"]["test_rows"] = 100
         records += [record("localw2", 0, 1.0, name=name, **values) for name, values in ours.items()]
         return summary.summarize(sorted(records, key=lambda r: r["method"] != "localw2"))
@@ -514,16 +513,25 @@ class TestSummary:
         assert summary.average(ratios) == pytest.approx(1 / summary.average(inverse))
         assert math.isnan(summary.average({}))
 
-    def test_seconds_and_coverage_are_those_of_common_tables(self, found):
-        assert found.seconds == {"a": 3.0, "b": 0.5}  # treeffuser takes 1 s, and has no record on c
+    def test_coverage_is_that_of_tables_with_enough_rows(self, found):
         assert found.coverages == {"a": 0.8}  # the others have 10 test rows
 
     def test_said_in_words(self, found):
         text = table.state_summary(found)
         assert "smaller than the best peer's on 2 tables" in text
         assert "ahead of it most often is treeffuser, on 1 of 2." in text
-        assert "on 1 of 2, and more than twice as long on 1." in text
         assert table.state_summary(summary.summarize([])) == table.NOTHING
+
+
+def test_seconds_of_the_same_minute_in_words_and_as_a_table(tmp_path, monkeypatch):
+    path = tmp_path / "seconds.json"
+    monkeypatch.setattr(table, "SECONDS", path)
+    assert table.tabulate_seconds([]) == table.NOTHING
+    path.write_text(json.dumps({"peer": "a peer", "tables": {"a": [10, 2, 3.0, 1.0], "b": [9, 1, 1.0, 3.0]}}))
+    text = table.tabulate_seconds([])
+    assert "as long as a peer's on 1 of 2 tables, and more than twice as long on 1;" in text
+    assert "ratios is 1.0." in text
+    assert "| b | 9 | 1 | 1.0 | 3.0 | 0.33 |" in text
 
 
 class TestPages:
@@ -547,15 +555,15 @@ class TestPages:
         assert text.count("| best peer | 1 |") == 2
         assert "balls alone" not in text
         assert "| a | - | 1.3315 ± .0018 |" in table.tabulate_ablation(records)
-        assert "| a | ngboost | 1.00 | .905 | .90050 ± .00050 | 90.0 % | 1.0 | - |" in table.tabulate_tables(
+        assert "| a | ngboost | 1.00 | .905 | .90050 ± .00050 | 90.0 % | 1.0 |" in table.tabulate_tables(
             records
         )
 
     def test_the_short_one_has_a_line_for_each_peer(self, records):
         lines = table.tabulate_peers(records).splitlines()
-        assert "| **the best peer of each table** | 2 | .900 | 2 | .900 (a) | 1.0 |" in lines
-        assert "| ngboost | 2 | .900 | 2 | .900 (a) | 1.0 |" in lines
-        assert "| treeffuser | 0 | - | - | - | - |" in lines
+        assert "| **the best peer of each table** | 2 | .900 | 2 | .900 (a) |" in lines
+        assert "| ngboost | 2 | .900 | 2 | .900 (a) |" in lines
+        assert "| treeffuser | 0 | - | - | - |" in lines
 
     def test_are_rectangular(self, records):
         for blocks in table.BLOCKS.values():

@@ -1,8 +1,8 @@
 """A seeded campaign against model files, tables and requests; it counts what must never happen.
 
-    python tests/campaign.py files 2000
-    python tests/campaign.py tables 2000
-    python tests/campaign.py requests 2000
+    python tests/attacks.py files 2000
+    python tests/attacks.py tables 2000
+    python tests/attacks.py requests 2000
 
 Every model file is changed behind its checksum, as an attacker would. If it loads, it predicts, draws, is
 fitted again, and answers in the explorer. Tables go through the commands. One line of JSON comes out.

@@ -18,7 +18,7 @@ def run_campaign(part, count, seed, timeout):
     """The figures of one part, in a process of its own: a crash of compiled code is seen, not suffered."""
     paths = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
-    command = [sys.executable, str(HERE / "campaign.py"), part, str(count), "--seed", str(seed)]
+    command = [sys.executable, str(HERE / "attacks.py"), part, str(count), "--seed", str(seed)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout)
     assert done.returncode == 0, f"exit status {done.returncode}: {done.stderr[-2000:]}"
     found = json.loads(done.stdout)
