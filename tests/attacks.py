@@ -346,6 +346,7 @@ def make_models():
     from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
     from localw2 import BallLaw, LocalW2ODE, LocalW2Regressor, Nearest, Network, RandomCoefficientRegressor
+    from localw2.estimators.regression.polynomial_ridge import PolynomialRidge
 
     rng, n = np.random.default_rng(0), 40
     x = rng.normal(size=(n, 2))
@@ -354,6 +355,8 @@ def make_models():
     frame.loc[3, "a"] = np.nan
     two = np.column_stack([y, x[:, 1] - y])
     paths, times = rng.normal(size=(6, 4, 1)).cumsum(1), np.arange(4.0)
+    steps = pd.DataFrame({"a": rng.normal(size=90), "c": rng.choice(list("pqr"), 90)})
+    stairs = 5.0 * (steps["a"] > 0) + (steps["c"] == "q") + 0.1 * rng.normal(size=90)
     balls, tiny = BallLaw(5, 3), Network(width=4, epochs=2)
     boosting = HistGradientBoostingRegressor(max_iter=3, min_samples_leaf=5)
     line = make_pipeline(StandardScaler(), PolynomialFeatures(2), Ridge())
@@ -362,6 +365,8 @@ def make_models():
         "balls": (LocalW2Regressor([balls, BallLaw(3, 3, "outcomes")], line, **seed), x, two),
         "table": (LocalW2Regressor(balls, boosting, bounds=(-9, 9), **seed), frame, y),
         "forest": (LocalW2Regressor(balls, RandomForestRegressor(2, max_depth=3, n_jobs=1), **seed), x, y),
+        "trees": (LocalW2Regressor(balls, **seed), steps, stairs),
+        "polynomial": (LocalW2Regressor(balls, PolynomialRidge(2), **seed), x, y),
         "network": (LocalW2Regressor(tiny, None, Nearest(10), **seed), x, y),
         "plain": (LocalW2Regressor(balls, None, **seed), frame, y),
         "calibrated": (LocalW2Regressor(balls, None, calibrate="cv+", values=(0, 1), **seed), frame, y > 0),

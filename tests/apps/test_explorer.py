@@ -232,6 +232,15 @@ class Counting(Ridge):
         return super().predict(X)
 
 
+def test_a_default_fit_with_boosted_trees_is_explored():
+    """Its base models are frozen arrays, not scikit-learn's objects."""
+    x, y = rows(120)
+    fitted = LocalW2Regressor(random_state=0).fit(x, 5.0 * (x[:, 0] > 0) + 0.1 * y)
+    assert "boosting" in fitted.base_name_
+    answer = TestClient(create_app(fitted), base_url=HOME).post("/quantiles", json={"x": x[:3].tolist()})
+    assert np.array_equal(answer.json()["quantiles"], fitted.predict_quantiles(x[:3]))
+
+
 def test_base_models_are_asked_once_for_an_input():
     with pytest.warns(UserWarning, match="saved"):
         fitted = LocalW2Regressor(**TINY | {"base": Counting()}).fit(*rows(60))

@@ -360,7 +360,7 @@ def _prepare(model: Any) -> Any:
     # it itself.
     vars(own).pop("seen_rows_", None)
     for regressor in getattr(own, "base_models_", ()):
-        regressor.predict = _remember(quicken(regressor))
+        vars(regressor)["predict"] = _remember(quicken(regressor))  # frozen or not
     return own
 
 
