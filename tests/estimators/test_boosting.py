@@ -109,3 +109,42 @@ def test_constant_y_and_constant_columns_give_the_mean():
     y = np.arange(30.0)[:, None]
     np.testing.assert_allclose(fit_one(x, y, 5, 0.3, 3, 5).predict(x), 14.5)
     assert np.isfinite(fit_one(np.full((30, 2), np.nan), y, 5, 0.3, 3, 5).predict(x)).all()
+
+
+@pytest.mark.parametrize("p", [4, 13, 14, 30, 53, 200])
+@pytest.mark.parametrize("share", [0.5, 0.7])
+def test_every_column_is_in_some_tree(p, share):
+    for seed in range(5):
+        sets = boosting._choose_columns(p, round(share * p), np.random.default_rng(seed))
+        assert sorted(set(np.concatenate(sets))) == list(range(p))
+
+
+def test_a_value_that_was_never_missing_goes_where_most_rows_go():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 3))
+    y = 100.0 * (x[:, :1] > 1.5)
+    trees = fit_one(x, y, 40, 0.3, 3, 5)
+    assert abs(trees.predict(np.array([[np.nan, 0.0, 0.0]]))[0, 0]) < 1
+    assert abs(trees.predict(np.array([[0.0, np.nan, 0.0]]))[0, 0]) < 1
+
+
+def test_units_of_one_output_or_fit_do_not_reach_another():
+    x, y = make_rows(d=2)
+    both = fit_one(x, y * [1e100, 1e-100], 20, 0.3, 3, 5).predict(x)
+    for k, unit in enumerate((1e100, 1e-100)):
+        assert np.corrcoef(both[:, k], y[:, k])[0, 1] > 0.8
+        assert both[:, k].std() == pytest.approx(fit_one(x, y, 20, 0.3, 3, 5).predict(x)[:, k].std() * unit)
+
+
+def test_a_large_constant_gives_no_warning():
+    x, _ = make_rows()
+    np.testing.assert_allclose(fit_one(x, np.full((len(x), 1), 1e99), 5, 0.3, 3, 5).predict(x), 1e99)
+
+
+def test_predictions_do_not_depend_on_blocks(monkeypatch):
+    x, y = make_rows()
+    trees = fit_one(x, y, 10, 0.3, 3, 5)
+    whole = trees.predict(x)
+    monkeypatch.setattr(boosting, "_AT_A_TIME", 70)
+    np.testing.assert_array_equal(trees.predict(x), whole)
+    assert trees.predict(x[:0]).shape == (0, 1)

@@ -8,6 +8,7 @@ from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from localw2.estimators.regression.polynomial_ridge import PENALTIES, PolynomialRidge
+from localw2.storage.regressors import pack_regressor
 
 # A row is left out with all of its weight, as in RidgeCV: two copies are not the same as a weight of 2.
 FAILING = {"check_sample_weight_equivalence_on_dense_data": "the penalty is chosen row by row"}
@@ -64,3 +65,15 @@ def test_a_degree_that_does_not_fit_the_coefficients_is_refused_at_once():
         model.predict(x)
     with pytest.raises(ValueError, match="degree"):
         PolynomialRidge(0).fit(x, y)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"degree": 100}, {"degree": np.int64(2)}, {"scale_": np.zeros(3)}, {"coefficients_": np.zeros(4)}],
+)
+def test_a_file_of_a_damaged_one_is_refused(wrong):
+    x, y, _ = make_rows(60, 3, 1)
+    model = PolynomialRidge(2).fit(x, y)
+    vars(model).update(wrong)
+    with pytest.raises(ValueError, match="PolynomialRidge"):
+        pack_regressor(model)

@@ -293,7 +293,27 @@ def _check_constant(model: Any) -> None:
         _require(vars(model)["n_outputs_"] == size, model, "its constants do not match its outputs")
 
 
+def _check_polynomial_ridge(model: Any) -> None:
+    """It has a coefficient for every product of columns, and all its numbers are numbers."""
+    state = vars(model)
+    degree = state.get("degree")
+    _require(type(degree) is int and 1 <= degree <= 5, model, "its degree is out of range")
+    if "coefficients_" not in state:
+        return
+    arrays = [np.asarray(state.get(f"{n}_")) for n in ("location", "scale", "coefficients", "intercept")]
+    location, scale, coefficients, intercept = arrays
+    finite = all(array.dtype == np.float64 and np.isfinite(array).all() for array in arrays)
+    _require(finite, model, "its numbers are damaged")
+    p = _n_features(model)
+    _require(location.shape == scale.shape == (p,) and (scale > 0).all(), model, "its scales are damaged")
+    n_products = math.comb(p + degree, degree) - 1
+    fits = coefficients.ndim in (1, 2) and len(coefficients) == n_products
+    fits = fits and intercept.shape == coefficients.shape[1:]
+    _require(fits, model, "its coefficients do not match its degree")
+
+
 _CHECKS: dict[str, Callable[[Any], None]] = {
+    "localw2.estimators.regression.polynomial_ridge.PolynomialRidge": _check_polynomial_ridge,
     "sklearn.tree._classes.DecisionTreeRegressor": _check_tree,
     "sklearn.tree._classes.ExtraTreeRegressor": _check_tree,
     "sklearn.ensemble._forest.RandomForestRegressor": _check_forest,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 _OURS = b"localw2 process "
+_TRIES = 100  # while others remove the file
 _HELD: dict[str, int] = {}  # what this process holds, and in which thread
 
 
@@ -43,12 +44,16 @@ def hold_file(path: Any, inside: bool = False) -> Iterator[None]:
 
 def _open(lock: Path, name: str) -> int | None:
     """The locked file; None where files cannot be locked, or where it belongs to somebody else."""
-    while True:
+    for _ in range(_TRIES):
         try:
             file = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
         except OSError:
             return None
-        content = os.pread(file, 100, 0) if hasattr(os, "pread") else b""
+        try:
+            content = os.read(file, 100)
+        except OSError:  # no plain file
+            os.close(file)
+            return None
         if content and not content.startswith(_OURS):
             os.close(file)
             return None
@@ -64,13 +69,19 @@ def _open(lock: Path, name: str) -> int | None:
         except OSError:  # some network drives
             os.close(file)
             return None
-        if not lock.exists() or not os.path.samestat(os.fstat(file), os.stat(lock)):  # removed meanwhile
+        try:
+            same = os.path.samestat(os.fstat(file), os.stat(lock))
+        except FileNotFoundError:
+            same = False
+        if not same:  # removed meanwhile
             os.close(file)
             continue
         with suppress(OSError):  # a full disk
+            os.lseek(file, 0, os.SEEK_SET)
             os.ftruncate(file, 0)
             os.write(file, _OURS + f"{os.getpid()}\n".encode())
         return file
+    return None
 
 
 def _lock(file: int) -> None:

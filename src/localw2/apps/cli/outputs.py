@@ -39,7 +39,7 @@ def check_outputs(out: str, reads: Iterable[str | Path | None], beside: Iterable
 
 
 def save_or_rescue(save: Callable[[str], None], path: str, what: str) -> None:
-    """Save what took long to compute; if its place fails, save it elsewhere, and raise OSError to say where.
+    """Save what took long to compute; if its place fails, save it elsewhere, with an error that says where.
 
     ``save`` is called with the name of the file.
     """

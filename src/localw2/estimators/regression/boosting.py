@@ -1,4 +1,4 @@
-"""Gradient boosting of many fits at once: the same rows with other ones left out, as folds need it."""
+"""Gradient boosting of many fits to one table at once, each with different rows left out."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from localw2.estimators.regression.category_codes import CategoryCodes
 MOST_BINS = 64  # of a column: splits lie between them
 _FEWEST_COLUMNS = 3  # that a tree may use, so that it can follow what they do together
 _CHOICES = 10  # of the columns of a tree, which take turns
-_AT_A_TIME = 1 << 22  # numbers of fitted rows, or of bins in the nodes of a level, that are handled at once
+_AT_A_TIME = 1 << 22  # cells of the table, or histogram bins of one level, that are processed at once
 
 
 @final
 @dataclass(frozen=True)
 class Boosting:
-    """Regression trees one after the other, each fitted to what the ones before it left over.
+    """Regression trees one after the other, each fitted to the residuals of those before it.
 
-    A tree has ``depth`` levels and at least ``min_rows`` rows in every leaf; ``learning_rate`` is the share
-    of a leaf's mean that is taken over, and each tree may use a share ``columns`` of the columns, drawn at
-    random. Columns are divided into bins at their quantiles, and sums over bins show the best split, as in
-    LightGBM and scikit-learn. A level of a tree is a few calls of numpy *for all fits together*, so that a
-    cross-fit of some hundred rows takes little longer than one fit; scikit-learn's boosting spends as much
-    time in Python for every one of them.
+    A tree has ``depth`` levels and at least ``min_rows`` rows in every leaf; ``learning_rate`` shrinks the
+    values of leaves, and each tree may use a share ``columns`` of the columns. Random sets of columns take
+    turns, such that each column is in some of them. Columns are divided into bins at their quantiles, and
+    sums over bins show the best split, as in LightGBM and scikit-learn. A level of a tree is a few calls of
+    numpy *for all fits together*, so that a cross-fit of some hundred rows takes little longer than one fit;
+    scikit-learn's boosting spends as much time in Python for every one of them.
     """
 
     n_trees: int
@@ -77,8 +77,9 @@ class Boosting:
         target = np.concatenate([values for _, values in problems])
         problem = np.repeat(np.arange(len(problems)), [len(values) for _, values in problems])
         start, scale = _moments(target, problem)
-        left_over = (target - start[problem]) / scale[problem]
-        *splits, values = _grow(self, edges, missing, bins, problem, left_over, seed)
+        varies = scale[problem] > 0
+        residual = np.where(varies, target - start[problem], 0.0) / np.where(varies, scale[problem], 1.0)
+        *splits, values = _grow(self, edges, missing, bins, problem, residual, seed)
         parts = (start, *splits, values * scale[:, None, None])
         return [
             (BoostedTrees(*(part[i * d : (i + 1) * d] for part in parts)), one) for i, one in enumerate(codes)
@@ -102,6 +103,11 @@ class BoostedTrees:
 
     def predict(self, x: Array) -> Array:
         """Means (N, d) at rows x (N, p) of numbers."""
+        step = max(1, _AT_A_TIME // self.feature.shape[1])
+        parts = [self._lead_down(x[start : start + step]) for start in range(0, len(x), step)]
+        return np.concatenate(parts) if parts else np.empty((0, len(self.start)))
+
+    def _lead_down(self, x: Array) -> Array:
         d, n_trees, n_inner = self.feature.shape
         missing, rows = bool(np.isnan(x).any()), np.arange(len(x))[:, None]
         first = np.arange(n_trees)
@@ -168,13 +174,27 @@ def _find_bins(x: Array, edges: list[Array]) -> Array:
     return found
 
 
+def _choose_columns(p: int, n_columns: int, rng: np.random.Generator) -> list[Array]:
+    """Sets of columns, ascending: consecutive pieces of random orders, so that no column is left out.
+
+    >>> [some.tolist() for some in _choose_columns(4, 4, np.random.default_rng(0))]
+    [[0, 1, 2, 3]]
+    """
+    if n_columns == p:
+        return [np.arange(p)]
+    orders = np.concatenate([rng.permutation(p) for _ in range(-(-_CHOICES * n_columns // p))])
+    return [np.unique(orders[k * n_columns : (k + 1) * n_columns]) for k in range(_CHOICES)]
+
+
 def _moments(values: Array, group: Array) -> tuple[Array, Array]:
-    """Mean and standard deviation of the values (n,) in each group, the latter 1 where all are equal."""
+    """Mean and standard deviation of the values (n,) in each group, the latter 0 where all are equal."""
     sizes = np.bincount(group)
     mean = np.bincount(group, values) / sizes
-    unit = np.abs(values).max() or 1.0  # squares of large numbers are not numbers
-    spread = unit * np.sqrt(np.bincount(group, ((values - mean[group]) / unit) ** 2) / sizes)
-    return mean, np.where(spread > 1e-12 * np.abs(mean), spread, 1.0)
+    unit = np.zeros(len(sizes))
+    np.maximum.at(unit, group, np.abs(values - mean[group]))  # squares of large numbers overflow
+    in_units = (values - mean[group]) / np.where(unit > 0, unit, 1.0)[group]
+    spread = unit * np.sqrt(np.bincount(group, in_units**2) / sizes)
+    return mean, np.where(spread > 1e-12 * np.abs(mean), spread, 0.0)
 
 
 def _grow(
@@ -183,13 +203,13 @@ def _grow(
     missing: Array,
     bins_of_rows: Array,
     problem: Array,
-    left_over: Array,
+    residual: Array,
     seed: int,
 ) -> tuple[Array, Array, Array, Array]:
     """Feature, threshold and side of missing values in all trees of all problems, and the values of leaves.
 
     ``bins_of_rows`` (n, p) are the bins of the rows in their columns, each row belongs to a ``problem`` (n,),
-    and ``left_over`` (n,) is what the trees are to explain.
+    and ``residual`` (n,) is what the trees are to explain.
     """
     n_problems, (n, p) = int(problem[-1]) + 1, bins_of_rows.shape
     inner = (1 << settings.depth) - 1
@@ -198,8 +218,7 @@ def _grow(
     missing_left, values = np.empty(shape, bool), np.empty((*shape[:2], inner + 1))
     everyone = np.arange(n)
     n_columns = min(p, max(_FEWEST_COLUMNS, round(settings.columns * p)))
-    rng = np.random.default_rng([seed, 13])
-    choices = [np.sort(rng.permutation(p)[:n_columns]) for _ in range(_CHOICES if n_columns < p else 1)]
+    choices = _choose_columns(p, n_columns, np.random.default_rng([seed, 13]))
 
     def find_places(number: int) -> tuple[_Bins, Array]:
         bins = _Bins.of(edges, missing, choices[number])
@@ -211,7 +230,7 @@ def _grow(
         find_places = cache(find_places)
     for tree in range(settings.n_trees):
         columns, (bins, places) = choices[tree % len(choices)], find_places(tree % len(choices))
-        node, in_bins = problem, _fill(bins, places, left_over, problem, n_problems)
+        node, in_bins = problem, _fill(bins, places, residual, problem, n_problems)
         for level in range(settings.depth):
             nodes = slice((1 << level) - 1, (2 << level) - 1)
             column, last, to_left = _find_splits(in_bins, bins, settings.min_rows)
@@ -224,24 +243,24 @@ def _grow(
                 right &= ~(to_left[node] & (place == bins.ends[column[node]] - 1))
             if nodes.stop < inner:
                 stay = np.flatnonzero(~right)
-                on_left = _fill(bins, places[stay], left_over[stay], node[stay], len(column))
+                on_left = _fill(bins, places[stay], residual[stay], node[stay], len(column))
                 # What is not on the left is on the right: only half of the rows have to be looked at.
                 in_bins = np.stack([on_left, in_bins - on_left], 2).reshape(2, -1, in_bins.shape[2])
             node = 2 * node + right
         n_leaves = n_problems * (inner + 1)
         sizes = np.maximum(np.bincount(node, minlength=n_leaves), 1)
-        step = settings.learning_rate * np.bincount(node, left_over, n_leaves) / sizes
+        step = settings.learning_rate * np.bincount(node, residual, n_leaves) / sizes
         values[:, tree] = step.reshape(n_problems, -1)
-        left_over = left_over - step[node]
+        residual = residual - step[node]
     return feature, threshold, missing_left, values
 
 
-def _fill(bins: _Bins, places: Array, left_over: Array, node: Array, n_nodes: int) -> Array:
-    """The sum of what is left over in each bin of each node, and how many rows it has, (2, nodes, bins)."""
+def _fill(bins: _Bins, places: Array, residual: Array, node: Array, n_nodes: int) -> Array:
+    """The sum of the residual in each bin of each node, and how many rows it has, (2, nodes, bins)."""
     n_bins = len(bins.column)
     index = ((node * n_bins)[:, None] + places).ravel()
     filled = np.empty((2, n_nodes * n_bins), np.float32)
-    filled[0] = np.bincount(index, np.repeat(left_over, places.shape[1]), filled.shape[1])
+    filled[0] = np.bincount(index, np.repeat(residual, places.shape[1]), filled.shape[1])
     filled[1] = np.bincount(index, minlength=filled.shape[1])
     return filled.reshape(2, n_nodes, n_bins)
 
@@ -268,13 +287,16 @@ def _find_splits(in_bins: Array, bins: _Bins, min_rows: int) -> tuple[Array, Arr
         second = other.argmax(1)
         to_left = other[nodes, second] > most
         best, most = np.where(to_left, some[second], best), np.maximum(most, other[nodes, second])
+    # Where a node has seen no missing value, one goes where more of its rows go.
+    unseen = in_bins[1][nodes, bins.ends[bins.column[best]] - 1] == 0
+    to_left = np.where(unseen, 2 * on_left[1][nodes, best] >= everything[1, :, 0], to_left)
     none = most <= 0
     best = np.where(none, bins.ends[0] - 1, best)
     return bins.column[best], best, to_left | none
 
 
 def _gain(on_left: Array, everything: Array, min_rows: int) -> Array:
-    """How much a split reduces the sum of squares, up to a factor for each node; 0 without enough rows."""
+    """How much a split reduces the sum of squares, divided by the rows of its node; 0 without enough rows."""
     total, size = everything
     n_left, n_right = on_left[1], size - on_left[1]
     gain: Array = (total / np.maximum(size, 1)) * n_left

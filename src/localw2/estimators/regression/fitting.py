@@ -227,7 +227,7 @@ def _try_balls(recipe: Recipe, fitted: CrossFit, x: Array, y: Array, stages: Sta
     for number, (some, part) in enumerate(fitted.without):
         kept, held = _split_rows(fitted, some, rng)
         members = _grow(recipe, quick, part, x[kept], y[kept])
-        centers = part.mean.predict_each(x[held])
+        centers = part.mean.predict_each(x[held]) if any(m.mean is not None for m in members) else None
         parts.append([member.draw_parts(x[held], TRIED_DRAWS, rng, centers) for member in members])
         outputs.append(y[held])
         sets.append(np.full(len(held), number))

@@ -154,6 +154,12 @@ class FoldedMean:
         return all(model.codes is None for part in self.parts for model in part.models)
 
     @property
+    def compiled(self) -> bool:
+        """Whether it has boosted trees of scikit-learn."""
+        models = [model for part in self.parts for model in part.models]
+        return any(m.codes is not None and not isinstance(m.regressor, BoostedTrees) for m in models)
+
+    @property
     def n_folds(self) -> int:
         """How many folds have a mean of their own."""
         return len(self.parts[0].models) if self.parts else 1
@@ -246,9 +252,8 @@ def cross_fit(
             regressor = MultiOutputRegressor(regressor)
         kinds, scale = [Candidate("given", regressor, native=False)], Scale()
     elif chosen is not None:
-        listed = _list_candidates(
-            part, y[sampled], seed, only=[p.name.removeprefix(_WEIGHTED) for p in chosen.parts]
-        )
+        names = [p.name.removeprefix(_WEIGHTED) for p in chosen.parts]
+        listed = _list_candidates(part, y[sampled], seed, only=names, compiled=chosen.compiled)
         kinds = [replace(listed[p.name.removeprefix(_WEIGHTED)], name=p.name) for p in chosen.parts]
         scale = chosen.scale
     else:
@@ -276,9 +281,18 @@ class Candidate:
 
 
 def _list_candidates(
-    views: Views, y: Array, seed: int, only: Sequence[str] | None = None, n: int | None = None
+    views: Views,
+    y: Array,
+    seed: int,
+    only: Sequence[str] | None = None,
+    n: int | None = None,
+    compiled: bool = False,
 ) -> dict[str, Candidate]:
-    """What ``base="auto"`` chooses from for these rows, some of n; the kernel is tuned when it is tried."""
+    """What ``base="auto"`` chooses from for these rows, some of n; the kernel is tuned when it is tried.
+
+    Candidates that were chosen before, ``only``, have scikit-learn's boosting if that is what was
+    ``compiled``.
+    """
     n, d = len(y) if n is None else n, y.shape[1]
     if n < 8 and not (only is not None and "mean" not in only):
         return {"mean": Candidate("mean", DummyRegressor(), native=False)}
@@ -290,10 +304,11 @@ def _list_candidates(
             name = f"ridge of degree {degree}"
             found[name] = Candidate(name, PolynomialRidge(degree), native=False)
     if n >= 75 or chosen:
-        many = n >= _MANY_ROWS or (only is not None and "long boosting" in only)
+        n_categorical = len(views.columns.categorical)
+        # Our trees have one order of categories for all outputs.
+        compiled = compiled or (not chosen and (n >= _MANY_ROWS or (d > 1 and n_categorical > 0)))
         boosting: dict[str, Any] = dict(_BOOSTING)
-        if many:
-            n_categorical = len(views.columns.categorical)
+        if compiled:
             boosting = {name: _make_trees(d, seed, n_categorical, **s) for name, s in _LONG_BOOSTING.items()}
         found |= {name: Candidate(name, trees, native=True) for name, trees in boosting.items()}
     if p <= _KERNEL_COLUMNS and (n >= 25 or chosen):
@@ -349,8 +364,8 @@ class _Fitter:
         first = [candidate for name, candidate in candidates.items() if name not in later]
         screening = few._screen_on(first, Scale())
         self.stages.advance()
-        # Fine trees pay where there is little noise, and medium ones do not. Elsewhere a step towards finer
-        # trees is only worth its time if the step before it was.
+        # Where there is little noise fine trees pay, and medium ones are skipped. Elsewhere a step towards
+        # finer trees is only worth its time if the step before it was.
         sizes = ["coarse boosting", "boosting", "fine boosting"]
         if min(screening.errors.values()) < _LITTLE_NOISE:
             sizes.remove("boosting")
@@ -403,7 +418,9 @@ class _Fitter:
         chosen now and then for an error smaller by 1 %, where the polynomials' mean is a quarter closer. Of
         many rows it has to be better than the best candidate on a few first, for it takes long on all.
         """
-        rows = np.random.default_rng([self.seed, _PURPOSE, 2]).permutation(len(self.y))
+        # Not on the rows that candidates are compared on.
+        others = np.flatnonzero(self.folds >= SCREENED_FOLDS)
+        rows = np.random.default_rng([self.seed, _PURPOSE, 2]).permutation(others)
         size = min(_KERNEL_TRIAL, round(0.75 * len(rows)))
         train, test = rows[:size], rows[size : 4 * size]
         views, y = self.views.take(train), self.y[train]

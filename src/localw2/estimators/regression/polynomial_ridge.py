@@ -14,7 +14,8 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from localw2._validation import Array, check_count
 
 PENALTIES = np.logspace(-6, 3, 19)
-_ROWS_AT_A_TIME = 1 << 16
+MOST_DEGREE = 5
+_AT_A_TIME = 1 << 22  # products of columns times rows
 
 
 @final
@@ -46,7 +47,7 @@ class PolynomialRidge(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit rows X (N, p) and y (N,) or (N, d), with weights w of the rows."""
         X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
-        check_count(self.degree, "degree", 1, 5)
+        check_count(self.degree, "degree", 1, MOST_DEGREE)
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
         if not (weights.min() >= 0 and weights.sum() > 0):
             raise ValueError("sample_weight has negative values, or only zeros.")
@@ -74,9 +75,9 @@ class PolynomialRidge(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
                 f"degree={self.degree} makes {n_products} products of {X.shape[1]} columns, but there are "
                 f"{len(self.coefficients_)} coefficients. Fit the model again."
             )
+        step = max(1, _AT_A_TIME // n_products)
         parts = [
-            self._multiply(part) @ self.coefficients_
-            for part in np.array_split(X, -(-len(X) // _ROWS_AT_A_TIME))
+            self._multiply(X[start : start + step]) @ self.coefficients_ for start in range(0, len(X), step)
         ]
         means: Array = self.intercept_ + np.concatenate(parts)
         return means

@@ -45,6 +45,7 @@ _FOREST = {
     "right": torch.int32,
     "missing_left": torch.bool,
 }
+_MOST_TREES = 10_000  # of one boosting
 _TREES = {
     "start": torch.float64,
     "feature": torch.int32,
@@ -199,7 +200,7 @@ def _restore_part(
     models = []
     for fold in range(whole_number(plain["folds"], 1, 1000)):
         name = f"part{i}fold{fold:04d}"
-        trees = bool(plain["trees"] and plain["native"])
+        trees = bool(plain.get("trees") and plain["native"])
         regressor = _restore_trees(name, tensors, columns.width, d) if trees else regressors.pop(name)
         codes, width = None, columns.expanded_width
         if plain["native"]:
@@ -218,14 +219,17 @@ def _restore_part(
 def _restore_trees(name: str, tensors: Tensors, width: int, d: int) -> BoostedTrees:
     """Boosted trees of d outputs for tables with so many columns; ValueError if they are damaged."""
     found = {n: tensors[f"{name}.{n}"] for n in _TREES}
+    if any(found[n].dtype != dtype for n, dtype in _TREES.items()):
+        raise ValueError("the trees of its mean are damaged.")
     trees = BoostedTrees(**{n: tensor.numpy().copy() for n, tensor in found.items()})
     shape = trees.feature.shape
-    sound = all(found[n].dtype == dtype for n, dtype in _TREES.items()) and len(shape) == 3
+    sound = len(shape) == 3 and shape[1] <= _MOST_TREES
     sound = sound and shape[0] == d and min(shape) > 0 and (shape[2] & (shape[2] + 1)) == 0  # complete trees
     sound = sound and trees.threshold.shape == trees.missing_left.shape == shape
     sound = sound and trees.start.shape == shape[:1] and trees.values.shape == (*shape[:2], shape[2] + 1)
     sound = sound and bool((trees.feature >= 0).all() and (trees.feature < width).all())
-    if not (sound and np.isfinite(trees.values).all() and np.isfinite(trees.start).all()):
+    sizes = np.abs(np.append(trees.values.ravel(), trees.start))
+    if not (sound and (sizes <= LARGEST).all() and not np.isnan(trees.threshold).any()):
         raise ValueError("the trees of its mean are damaged.")
     return trees
 
