@@ -14,7 +14,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from localw2._validation import Array, check_count
 
-TUNING_ROWS = 300  # enough for the length scales of a few columns; the cost is cubic in it
+TUNING_ROWS = 240  # enough for the length scales of a few columns; the cost is cubic in it
 _ROWS_AT_A_TIME = 4096
 _JITTER = 1e-10  # of the kernel at 0: what rounding leaves of a matrix that must stay positive
 _ROUNDING = 1e-15  # of a sum of squares

@@ -384,8 +384,12 @@ class _Fitter:
             names = {"ridge", *(candidate.name for candidate in screening.kept)}
             other = few._screen_on([c for c in screening.candidates if c.name in names], logarithm)
             screening = min(screening, other, key=lambda one: one.score)
-        kept = self._try_weights(screening, few)
-        known = screening.models if few is self else {}
+        # A kernel that is kept is tuned again, on rows of all folds.
+        kept = [
+            replace(kind, regressor=None) if kind.name == "kernel" else kind
+            for kind in self._try_weights(screening, few)
+        ]
+        known = {key: model for key, model in screening.models.items() if few is self and key[0] != "kernel"}
         return kept, screening.scale, known
 
     def _screen_on(
