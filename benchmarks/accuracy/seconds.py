@@ -6,7 +6,7 @@
 The records of ``campaign.py`` have seconds too, but ours and a peer's may come from other days, beside other
 work on the machine. Here they take turns, each in a process of its own with one thread; of the repeats the
 median counts. Nothing is drawn, and neither imports nor reading are counted. ``--write`` keeps the result for
-the page that ``table.py`` makes.
+the page that ``table.py`` makes; tables that were not run now keep theirs.
 """
 
 from __future__ import annotations
@@ -88,7 +88,10 @@ def main() -> None:
             flush=True,
         )
     if options.write:
-        SECONDS.write_text(json.dumps({"peer": options.peer, "tables": lines}, indent=1) + "\n")
+        before = json.loads(SECONDS.read_text()) if SECONDS.exists() else {}
+        known = before["tables"] if before.get("peer") == options.peer else {}
+        tables = dict(sorted((known | lines).items()))
+        SECONDS.write_text(json.dumps({"peer": options.peer, "tables": tables}, indent=1) + "\n")
     found = np.array(ratios)
     print(
         f"at most the peer's on {(found <= 1).sum()} of {len(found)}, above twice on {(found > 2).sum()}, "

@@ -690,7 +690,8 @@ class TestStopped:
         assert killed.returncode == -9, killed.stderr
         names = ["checkpoint", "checkpoint.calibration0", "checkpoint.calibration1"]
         assert len(calibrating.split_into_parts(60, 0)) == 10
-        assert sorted(file.name for file in tmp_path.iterdir()) == names
+        # A process that was killed leaves its lock files, but not the locks.
+        assert sorted(file.name for file in tmp_path.iterdir() if file.suffix != ".lock") == names
         epochs = []
 
         def counted(model, objective, inputs, config):

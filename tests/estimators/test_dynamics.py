@@ -447,6 +447,7 @@ class TestFiles:
             (lambda s: s.tensors.pop("field.net.layers.0.mean"), "tensors"),
         ],
     )
+    @pytest.mark.filterwarnings("ignore:width=1000000000 of the file is not taken over")
     def test_forged_files(self, change, word):
         Y, t, _ = decays(10)
         stored = LocalW2ODE(width=5, depth=1, max_epochs=1, random_state=0).fit(Y, t).to_stored()
