@@ -477,8 +477,8 @@ def choose_laws(law: Any) -> tuple[tuple[Network | BallLaw, ...], Network | None
     laws = tuple(law) if isinstance(law, list | tuple) else (law,)
     if not laws or not all(isinstance(one, Network | BallLaw) for one in laws):
         raise ValueError(
-            f"law={repr(law)[:80]} is unknown; give 'auto', 'network', 'balls', Network(...), BallLaw(...), or "
-            "a list of these two."
+            f"law={repr(law)[:80]} is unknown; give 'auto', 'network', 'balls', Network(...), BallLaw(...), "
+            "or a list of these two."
         )
     if sum(isinstance(one, Network) for one in laws) > 1 or len({one.name for one in laws}) < len(laws):
         raise ValueError(
