@@ -190,8 +190,8 @@ def plus_interval(lower: Array, upper: Array, coverage: float) -> tuple[Array, A
     (Barber, Candes, Ramdas and Tibshirani, 2021; for nested sets Gupta, Kuchibhotla and Ramdas, 2022.) With K
     parts, n rows, and everything learned without the scored part, it covers with probability at least
     :math:`1 - 2\alpha` minus the smaller of :math:`2 (1 - 1/K) / (n/K + 1)` and
-    :math:`(1 - K/n) / (K + 1)`; in practice about :math:`1 - \alpha`. With fewer than coverage / (1 - coverage) rows k would be 0; it is 1 then, and nothing
-    is guaranteed.
+    :math:`(1 - K/n) / (K + 1)`; in practice about :math:`1 - \alpha`. With fewer than
+    coverage / (1 - coverage) rows k would be 0; it is 1 then, and nothing is guaranteed.
 
     >>> ends = np.arange(1.0, 20.0)[:, None]
     >>> plus_interval(-ends, ends, 0.9)
