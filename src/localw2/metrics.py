@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from scipy.spatial.distance import cdist
 from scipy.special import erf
 
 from localw2._validation import Array, as_array, as_rows, as_tensor, seed_from
@@ -17,6 +18,7 @@ from localw2.losses.objective import w2_squared
 
 # Numbers (8 bytes each) that the energy score processes at a time, few enough to stay in cache.
 SCORE_ELEMENTS = 1 << 15
+MOST_PAIRED = 5000  # rows of a distance correlation, which needs all pairs of them in memory
 
 
 def mean_error(true_mean: Any, mean: Any) -> float:
@@ -265,6 +267,51 @@ def w2(a: Any, b: Any) -> float:
         )
     value = w2_squared(as_tensor(a, "a"), as_tensor(b, "b"), Neighborhoods.whole(n))
     return float(value.sqrt())
+
+
+def distance_correlation(a: Any, b: Any) -> float:
+    r"""How much two variables depend on each other, in any way, from 0 (independent) to 1.
+
+    .. math:: \sqrt{\max(0, R)}, \quad R = \sum_{i \ne j} A_{ij} B_{ij} / (\|A\| \|B\|)
+
+    A and B are the U-centred distances within ``a`` and ``b`` (Szekely and Rizzo, Annals of Statistics 42,
+    2014), whose R has no bias: it is 0 on average where they are independent, for any number of rows. A
+    correlation of 0 does not say that. ``a`` and ``b`` are (n,) or (n, d), 4 <= n <= 5000; the result is 0 if
+    one of them does not vary.
+
+    >>> angle = np.linspace(0, 2 * np.pi, 100, endpoint=False)
+    >>> x, y = np.cos(angle), np.sin(angle)
+    >>> abs(round(float(np.corrcoef(x, y)[0, 1]), 2)), round(distance_correlation(x, y), 2)
+    (0.0, 0.14)
+    >>> distance_correlation(x, -2 * x)
+    1.0
+    """
+    pair = [as_rows(values, name).astype(np.float64) for values, name in ((a, "a"), (b, "b"))]
+    n = len(pair[0])
+    if len(pair[1]) != n:
+        raise ValueError(f"a has {n} rows and b has {len(pair[1])}; they must agree.")
+    if not 4 <= n <= MOST_PAIRED:
+        raise ValueError(
+            f"a has {n} rows; a distance correlation needs at least 4 and, as it compares all pairs of them, "
+            f"takes at most {MOST_PAIRED}. Pass a random subset of more."
+        )
+    first, second = map(_centred_distances, pair)
+    scale = np.sqrt((first**2).sum() * (second**2).sum())
+    square = float((first * second).sum() / scale) if scale > 0 else 0.0
+    return float(np.sqrt(min(1.0, max(0.0, square))))
+
+
+def _centred_distances(rows: Array) -> Array:
+    """The U-centred distances (n, n) of rows (n, d), in units of the widest column: no square overflows."""
+    size = float(np.ptp(rows, axis=0).max())
+    if not size > 0:
+        return np.zeros((len(rows), len(rows)))
+    distances = cdist(rows / size, rows / size)
+    n, sums = len(rows), distances.sum(0)
+    centred: Array = distances - (sums + sums[:, None]) / (n - 2) + sums.sum() / ((n - 1) * (n - 2))
+    np.fill_diagonal(centred, 0.0)
+    centred[np.abs(centred) < 1e-12] = 0.0
+    return centred
 
 
 def _floats(values: Any, name: str) -> Array:

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from typing import Any
 
 import numpy as np
+from scipy.ndimage import gaussian_filter
 
-from localw2._validation import as_array, as_rows
+from localw2._validation import Array, as_array, as_rows
+from localw2._wording import as_label, show_controls
 
 DATA, MODEL, TRUTH = "#8a8f98", "#1f6fb4", "#c8442c"
 MOST_LINES = 50  # observed trajectories that are drawn
+MOST_OUTPUTS = 6  # of a pairs plot: more panels would be too small to read
+REGIONS = (0.9, 0.5)  # shares of the draws that the shaded regions of a pairs plot hold
+
+_INK = "#444a54"  # of observed rows over shaded regions, where grey would be hard to see
+_ROW_COLORS = (MODEL, "#b8641a", "#2c8a5b", "#8a5aa8")  # one for each input of a pairs plot
+_SHADES = (0.22, 0.5)  # opacities of the regions
+_MOST_DOTS = 600  # of a panel; more would hide each other
+_CELLS = {1: 200, 2: 80}  # of a density, along each axis
+_WIDTHS = (0.15, 0.25, 0.4, 0.65, 1.0)  # of its kernel, in units of that for a Gaussian
+_PANEL = {2: 2.9, 3: 2.4, 4: 2.0, 5: 1.75, 6: 1.55}  # inches, by the number of outputs
 
 
 def band(
@@ -125,6 +139,290 @@ def ball_scores(lines: Any, chosen: tuple[float, float], ax: Any = None) -> Any:
     ax.set_xticks(ticks, [str(t) for t in ticks])
     ax.minorticks_off()
     return _finish([ax], "rows in the median ball", ["held-out CRPS, relative"], fontsize=9)[0]
+
+
+def pairs(samples: Any, data: Any = None, names: Any = None, rows: Any = None, axes: Any = None) -> Any:
+    """Plot the joint distribution of several outputs, two at a time, at one input or at a few.
+
+    ``samples`` is (S, d), draws at one input, or (S, n, d) at n <= 4 inputs, as ``sample`` returns them; d is
+    2 to 6. ``data`` are observed outputs near the input, (m, d) or one such array for each of the n inputs.
+
+    On the diagonal is the density of each output, with a histogram of the observed values (at several
+    inputs, ticks). Below it are the smallest regions that hold 50 and 90 % of the draws, with the observed
+    rows as dots; above it, the draws themselves. What lies outside of a panel is drawn at its edge. ``names``
+    of the outputs are shown as they are, by default the columns of ``data``; ``rows`` names the inputs.
+    ``axes`` is (d, d). Returns the Axes (d, d).
+
+    >>> import matplotlib
+    >>> matplotlib.use("Agg")
+    >>> angle, noise = np.random.default_rng(0).normal(size=(2, 500))
+    >>> ring = np.column_stack([np.cos(9 * angle), np.sin(9 * angle)]) + 0.1 * noise[:, None]
+    >>> pairs(ring[100:], ring[:100], names=["east [m]", "north [m]"]).shape
+    (2, 2)
+    """
+    draws = as_array(samples, "samples").astype(np.float64)
+    draws = draws[:, None] if draws.ndim == 2 else draws
+    if draws.ndim != 3:
+        raise ValueError(
+            f"samples has shape {np.shape(samples)}; expected (S, d), draws of d outputs at one input, or "
+            "(S, n, d) at n inputs."
+        )
+    _, n, d = draws.shape
+    if not 2 <= d <= MOST_OUTPUTS:
+        raise ValueError(
+            f"samples has {d} output(s); pairs are of 2 to {MOST_OUTPUTS}. "
+            + ("Plot a histogram of one." if d < 2 else "Choose some of them, such as samples[..., :4].")
+        )
+    if n > len(_ROW_COLORS):
+        raise ValueError(
+            f"samples has draws at {n} inputs, but no more than {len(_ROW_COLORS)} can be told apart. Choose "
+            "some, or pass samples.reshape(-1, samples.shape[-1]) to see all draws as those of one."
+        )
+    observed = _observed_rows(data, n, d)
+    columns = getattr(data, "columns", None)
+    given = names if names is not None or columns is None else [str(column) for column in columns]
+    labels = _names(None, d) if given is None else [_fold(name, d) for name in _names(given, d)]
+    if rows is not None and len(rows) != n:
+        raise ValueError(f"rows has {len(rows)} name(s) for {n} input(s); give one for each.")
+    grid = _pair_panels(axes, d)
+    low, high = _pair_limits(draws.reshape(-1, d), observed)
+    for i in range(n):
+        seen = None if observed is None else np.clip(observed[i], low, high)
+        _draw_pairs(grid, draws[:, i], seen, (low, high), _ROW_COLORS[i], _INK if n == 1 else _ROW_COLORS[i])
+    _finish_pairs(grid, labels, low, high)
+    words = None if rows is None else [as_label(str(row)) for row in rows]
+    _explain_pairs(grid, n, words, None if observed is None else "data")
+    return grid
+
+
+def _observed_rows(data: Any, n: int, d: int) -> list[Array] | None:
+    """The observed outputs (m, d) near each of n inputs."""
+    if data is None:
+        return None
+    each = [data] if n == 1 and np.ndim(data) < 3 and not isinstance(data, list | tuple) else list(data)
+    if n == 1 and len(each) != 1:  # a list of rows
+        each = [data]
+    if len(each) != n:
+        raise ValueError(f"data has {len(each)} part(s) for {n} input(s); give the rows near each of them.")
+    found = [as_array(part, "data").astype(np.float64) for part in each]
+    for part in found:
+        if part.ndim != 2 or part.shape[1] != d:
+            raise ValueError(f"data has rows of shape {part.shape}; expected (m, {d}), as samples have them.")
+    return found
+
+
+def _pair_panels(axes: Any, d: int) -> Any:
+    """The Axes given, or new panels (d, d)."""
+    if axes is not None:
+        axes = np.asarray(axes)
+        if axes.shape != (d, d):
+            raise ValueError(f"axes has shape {axes.shape} for {d} outputs; give ({d}, {d}).")
+        return axes
+    side = d * _PANEL[d] + 0.5
+    return _pyplot().subplots(d, d, figsize=(side, side), layout="constrained", squeeze=False)[1]
+
+
+def _pair_limits(draws: Array, observed: list[Array] | None) -> tuple[Array, Array]:
+    """The ends (d,) of the axes: nearly all draws, except far tails, and observed values not far beyond."""
+    least, first, last, most = np.quantile(draws, [0.002, 0.05, 0.95, 0.998], axis=0)
+    reach = np.where(last > first, 1.5 * (last - first), most - least)
+    low, high = np.maximum(least, first - reach), np.minimum(most, last + reach)
+    if observed is not None:
+        values, reach = np.concatenate(observed), np.where(high > low, 0.5 * (high - low), np.inf)
+        low = np.minimum(low, np.maximum(values.min(0), low - reach))
+        high = np.maximum(high, np.minimum(values.max(0), high + reach))
+    width = high - low
+    # Outputs that do not vary get some room around their value.
+    pad = np.where(width > 0, 0.06 * width, np.maximum(0.5, 1e-3 * np.abs(low)))
+    return low - pad, high + pad
+
+
+def _draw_pairs(
+    axes: Any, draws: Array, data: Array | None, ends: tuple[Array, Array], color: str, data_color: str
+) -> None:
+    """Draws (S, d) and observed rows (m, d) of one input, in all panels."""
+    d = draws.shape[1]
+    dots = _thin(np.clip(draws, *ends))
+    for i in range(d):
+        _draw_margin(axes[i, i], draws[:, i], [end[i] for end in ends], color)
+        if data is not None and data_color == color:
+            axes[i, i].plot(data[:, i], np.zeros(len(data)), "|", ms=9, color=color)
+        elif data is not None and np.ptp(data[:, i]) > 0:
+            bins = int(np.clip(1.5 * len(data) ** 0.5, 5, 30))
+            axes[i, i].hist(data[:, i], bins, density=True, color=DATA, alpha=0.35, lw=0)
+        for j in range(d):
+            ax = axes[i, j]
+            if i < j:
+                ax.plot(dots[:, j], dots[:, i], ".", ms=2.5, mew=0, color=color, alpha=0.6)
+            elif i > j:
+                _draw_regions(ax, draws[:, [j, i]], [end[[j, i]] for end in ends], color)
+                if data is not None:
+                    seen = _thin(data)
+                    ax.plot(seen[:, j], seen[:, i], "o", ms=2.6, mew=0, color=data_color, alpha=0.9)
+
+
+def _draw_margin(ax: Any, draws: Array, ends: list[Any], color: str) -> None:
+    """The density of draws (S,) between the ends of the axis."""
+    inside = draws[(draws >= ends[0]) & (draws <= ends[1])]
+    if np.ptp(inside) > 0:
+        (at,), density = _estimate_density(inside[:, None])
+        density *= len(inside) / len(draws)
+        ax.fill_between(at, 0, density, color=color, alpha=0.25, lw=0)
+        ax.plot(at, density, color=color, lw=1.5)
+    else:
+        ax.axvline(inside[0], color=color, lw=1.5)
+
+
+def _draw_regions(ax: Any, draws: Array, ends: list[Any], color: str) -> None:
+    """The smallest regions that hold 90 and 50 % of draws (S, 2); dots if an output does not vary."""
+    from matplotlib.colors import to_rgb
+
+    inside = draws[((draws >= ends[0]) & (draws <= ends[1])).all(1)]
+    if len(inside) < 2 or not (np.ptp(inside, axis=0) > 0).all():
+        ax.plot(*_thin(inside).T, ".", ms=2.5, mew=0, color=color, alpha=0.6)
+        return
+    at, density = _estimate_density(inside)
+    shares = np.minimum(np.array(REGIONS) * len(draws) / len(inside), 1.0)
+    edges = [*np.unique(_region_levels(density, shares)), 1.01 * density.max()]
+    shades = [(*to_rgb(color), alpha) for alpha in _SHADES][-(len(edges) - 1) :]
+    ax.contourf(*at, density.T, levels=edges, colors=shades)
+    ax.contour(*at, density.T, levels=edges[:-1], colors=[color], linewidths=0.8)
+
+
+def _estimate_density(points: Array) -> tuple[list[Array], Array]:
+    """Places along each of k = 1 or 2 axes, and the density of points (n, k) there: (cells,) or its square.
+
+    It is a smoothed histogram. Its width is the one of a few that predicts the points of a cell best from
+    those of all others: one rule for all shapes would fill the hole of a ring, and draws that repeat the
+    values of few rows would look like as many spikes.
+
+    >>> (at,), density = _estimate_density(np.random.default_rng(0).normal(size=(2000, 1)))
+    >>> round(float(np.interp(0, at, density)), 1), round(float(density.sum() * (at[1] - at[0])), 2)
+    (0.4, 1.0)
+    """
+    n, k = points.shape
+    usual = points.std(0) * n ** (-1 / (k + 4))
+    edges = [
+        np.linspace(column.min() - 2.5 * width, column.max() + 2.5 * width, _CELLS[k] + 1)
+        for column, width in zip(points.T, usual, strict=True)
+    ]
+    steps = np.array([edge[1] - edge[0] for edge in edges])
+    counts = np.histogramdd(points, edges)[0]
+    full = counts > 0
+    best, found = -np.inf, counts
+    for factor in _WIDTHS:
+        sigma = np.maximum(factor * usual / steps, 0.7)
+        smooth = gaussian_filter(counts, sigma, mode="constant")
+        own = np.prod([_peak(width) for width in sigma])
+        others = np.maximum(smooth[full] - counts[full] * own, 1e-12 * n)
+        score = float(counts[full] @ np.log(others))
+        if score > best:
+            best, found = score, smooth
+    density: Array = found / (found.sum() * steps.prod())
+    return [(edge[:-1] + edge[1:]) / 2 for edge in edges], density
+
+
+def _region_levels(density: Array, shares: Any = REGIONS) -> Array:
+    """The levels above which a density holds these shares of its mass.
+
+    >>> _region_levels(np.array([1.0, 6.0, 3.0]), (0.9, 0.5))
+    array([3., 6.])
+    """
+    values = np.sort(density, axis=None)[::-1]
+    mass = np.cumsum(values) / values.sum()
+    found: Array = values[np.minimum(np.searchsorted(mass, np.array(shares) - 1e-12), len(values) - 1)]
+    return found
+
+
+def _peak(sigma: float) -> float:
+    """The middle of ``gaussian_filter``'s kernel, which is cut off at four sigmas."""
+    reach = np.arange(-int(4 * sigma + 0.5), int(4 * sigma + 0.5) + 1)
+    return float(1 / np.exp(-0.5 * (reach / sigma) ** 2).sum())
+
+
+def _thin(points: Array) -> Array:
+    """At most 600 of the points (n, d), evenly spaced in their order."""
+    chosen: Array = points[np.linspace(0, len(points) - 1, min(len(points), _MOST_DOTS)).round().astype(int)]
+    return chosen
+
+
+def _finish_pairs(axes: Any, names: list[str], low: Array, high: Array) -> None:
+    """Limits, ticks at the outer panels only, and names; the first row has its ticks on the right."""
+    from matplotlib.ticker import MaxNLocator
+
+    d = len(names)
+    size = 9 if d < 5 else 8
+    for (i, j), ax in np.ndenumerate(axes):
+        ax.set_xlim(low[j], high[j])
+        ax.xaxis.set_major_locator(MaxNLocator(4 if d < 4 else 3, steps=[1, 2, 5, 10]))
+        ax.xaxis.set_major_formatter(_tick_words(low[j], high[j]))
+        ax.tick_params(labelsize=size - 1, labelbottom=i == d - 1)
+        ax.spines[["top", "right"]].set_visible(False)
+        if i == d - 1:
+            ax.set_xlabel(names[j], fontsize=size)
+        if i == j:
+            ax.set_ylim(0, 1.05 * ax.get_ylim()[1])
+            ax.set_yticks([])
+            ax.spines["left"].set_visible(False)
+            if i == 0:
+                ax.set_ylabel("density", fontsize=size)
+            continue
+        ax.set_ylim(low[i], high[i])
+        ax.yaxis.set_major_locator(MaxNLocator(4 if d < 4 else 3, steps=[1, 2, 5, 10]))
+        ax.yaxis.set_major_formatter(_tick_words(low[i], high[i]))
+        first = i == 0 and j == d - 1
+        ax.tick_params(axis="y", left=not first, labelleft=j == 0, right=first, labelright=first)
+        if first:
+            ax.yaxis.set_label_position("right")
+            ax.spines["left"].set_visible(False)
+            ax.spines["right"].set_visible(True)
+        if j == 0 or first:
+            ax.set_ylabel(names[i], fontsize=size)
+    axes[0, 0].figure.align_ylabels(list(axes[:, 0]))
+
+
+def _tick_words(low: Any, high: Any) -> Any:
+    """Ticks as whole words: a power of ten at the end of an axis would stand on its name."""
+    digits = int(np.clip(np.ceil(np.log10(10 * max(abs(low), abs(high)) / (high - low))) + 1, 3, 12))
+
+    def say(value: float, _: int) -> str:
+        text = re.sub(r"e([+-])0?", r"e\1", f"{value:.{digits}g}")
+        return text.replace("e+", "e").replace("-", "\N{MINUS SIGN}")
+
+    return say
+
+
+def _explain_pairs(axes: Any, n: int, rows: list[str] | None, data: str | None) -> None:
+    """A legend above the panels or, if the figure holds more than these, in the first one."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    def dot(color: str, size: float, label: str) -> Any:
+        return Line2D([], [], ls="", marker="o", ms=size, mew=0, color=color, label=label)
+
+    if n == 1:
+        known: list[Any] = [dot(MODEL, 3, "draws" if rows is None else f"draws, {rows[0]}")]
+        for share, alpha in zip(REGIONS, (_SHADES[0], sum(_SHADES)), strict=True):
+            known.append(Patch(color=MODEL, alpha=alpha, lw=0, label=f"{100 * share:.0f} % of draws"))
+    else:
+        names = rows or [f"input {i + 1}" for i in range(n)]
+        colors = _ROW_COLORS[:n]
+        known = [Patch(color=c, alpha=0.6, lw=0, label=name) for c, name in zip(colors, names, strict=True)]
+    if data is not None:
+        known.append(dot(_INK, 4, data if n == 1 else f"{data} (dots below the diagonal)"))
+    figure = axes[0, 0].figure
+    style = {"frameon": False, "fontsize": 8.5}
+    if figure.get_layout_engine() is not None and set(figure.axes) == set(axes.flat):
+        figure.legend(handles=known, loc="outside upper left", ncols=4, **style)
+    else:
+        axes[0, 0].legend(handles=known, **style)
+
+
+def _fold(name: str, d: int) -> str:
+    """A name as a label of at most two lines that fit beside a panel."""
+    width = int(_PANEL[d] * 11)
+    lines = textwrap.wrap(show_controls(str(name)).replace("\n", " "), width, max_lines=2, placeholder=" …")
+    return "\n".join(map(as_label, lines))
 
 
 def _finish(axes: Any, xlabel: str, names: list[str], fontsize: int = 8) -> Any:
