@@ -191,7 +191,7 @@ def pairs(samples: Any, data: Any = None, names: Any = None, rows: Any = None, a
         _draw_pairs(grid, draws[:, i], seen, (low, high), _ROW_COLORS[i], _INK if n == 1 else _ROW_COLORS[i])
     _finish_pairs(grid, labels, low, high)
     words = None if rows is None else [as_label(str(row)) for row in rows]
-    _explain_pairs(grid, n, words, None if observed is None else "data")
+    _explain_pairs(grid, n, words, observed is not None)
     return grid
 
 
@@ -233,7 +233,7 @@ def _pair_limits(draws: Array, observed: list[Array] | None) -> tuple[Array, Arr
         high = np.maximum(high, np.minimum(values.max(0), high + reach))
     width = high - low
     # Outputs that do not vary get some room around their value.
-    pad = np.where(width > 0, 0.06 * width, np.maximum(0.5, 1e-3 * np.abs(low)))
+    pad = np.where(width > 0, 0.08 * width, np.maximum(0.5, 1e-3 * np.abs(low)))
     return low - pad, high + pad
 
 
@@ -249,7 +249,7 @@ def _draw_pairs(
             axes[i, i].plot(data[:, i], np.zeros(len(data)), "|", ms=9, color=color)
         elif data is not None and np.ptp(data[:, i]) > 0:
             bins = int(np.clip(1.5 * len(data) ** 0.5, 5, 30))
-            axes[i, i].hist(data[:, i], bins, density=True, color=DATA, alpha=0.35, lw=0)
+            axes[i, i].hist(data[:, i], bins, density=True, histtype="stepfilled", color=DATA, alpha=0.4)
         for j in range(d):
             ax = axes[i, j]
             if i < j:
@@ -258,7 +258,8 @@ def _draw_pairs(
                 _draw_regions(ax, draws[:, [j, i]], [end[[j, i]] for end in ends], color)
                 if data is not None:
                     seen = _thin(data)
-                    ax.plot(seen[:, j], seen[:, i], "o", ms=2.6, mew=0, color=data_color, alpha=0.9)
+                    size = float(np.clip(_PANEL[d] * min(1.0, (120 / len(seen)) ** 0.5), 1.3, 2.8))
+                    ax.plot(seen[:, j], seen[:, i], "o", ms=size, mew=0, color=data_color, alpha=0.9)
 
 
 def _draw_margin(ax: Any, draws: Array, ends: list[Any], color: str) -> None:
@@ -392,7 +393,7 @@ def _tick_words(low: Any, high: Any) -> Any:
     return say
 
 
-def _explain_pairs(axes: Any, n: int, rows: list[str] | None, data: str | None) -> None:
+def _explain_pairs(axes: Any, n: int, rows: list[str] | None, observed: bool) -> None:
     """A legend above the panels or, if the figure holds more than these, in the first one."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
@@ -408,8 +409,8 @@ def _explain_pairs(axes: Any, n: int, rows: list[str] | None, data: str | None) 
         names = rows or [f"input {i + 1}" for i in range(n)]
         colors = _ROW_COLORS[:n]
         known = [Patch(color=c, alpha=0.6, lw=0, label=name) for c, name in zip(colors, names, strict=True)]
-    if data is not None:
-        known.append(dot(_INK, 4, data if n == 1 else f"{data} (dots below the diagonal)"))
+    if observed:
+        known.append(dot(_INK, 4, "observed" if n == 1 else "observed (dots below the diagonal)"))
     figure = axes[0, 0].figure
     style = {"frameon": False, "fontsize": 8.5}
     if figure.get_layout_engine() is not None and set(figure.axes) == set(axes.flat):

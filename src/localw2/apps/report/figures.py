@@ -13,7 +13,7 @@ from localw2._validation import Array
 from localw2._wording import as_html, as_label
 from localw2.judging.diagnosis.plots import INK, as_axis, group_categories, label_categories
 from localw2.judging.inputs import is_whole
-from localw2.plots import DATA, MODEL, TRUTH, trajectories
+from localw2.plots import DATA, MODEL, TRUTH, _draw_regions, _pair_limits, pairs, trajectories
 
 if TYPE_CHECKING:
     from localw2.judging.inputs import Input
@@ -26,6 +26,7 @@ _PLACES = (0.05, 0.25, 0.5, 0.75, 0.95)  # quantiles of the predicted mean where
 _LOCAL_ROWS = 40  # observed rows that represent the distribution at a place
 _LINES = 60  # observed trajectories in a picture
 _BINS = 10  # groups of rows along a number
+_PAIR_DRAWS = 5000  # of a pairs plot
 
 
 def new_figure(width: float, height: float, rows: int = 1, columns: int = 1) -> tuple[Any, Any]:
@@ -231,6 +232,36 @@ def choose_places(mean: Array, embedded: Array) -> tuple[Array, Array]:
     k = int(np.clip(len(mean) // 4, 1, _LOCAL_ROWS))
     near = cKDTree(embedded).query(embedded[chosen], k)[1].reshape(len(chosen), k)
     return chosen, near
+
+
+def draw_pairs(draws: Array, y: Array, names: Sequence[str]) -> Any:
+    """The pairs of standardised draws (S, N, d) and outputs y (N, d)."""
+    d = y.shape[1]
+    side = {2: 5.4, 3: 6.4}.get(d, 7.5)
+    figure, axes = new_figure(side, side, d, d)
+    drawn = draws.reshape(-1, d)
+    # Rows come first in their order: an even spacing takes some of every row.
+    drawn = drawn[np.linspace(0, len(drawn) - 1, min(len(drawn), _PAIR_DRAWS)).round().astype(int)]
+    pairs(drawn, y, list(names), axes=axes)
+    figure.supxlabel("all axes: (output \N{MINUS SIGN} mean of the model) / SD of the model", fontsize=8.5)
+    return figure
+
+
+def draw_joint_places(
+    draws: Array, near: Sequence[Array], titles: Sequence[str], names: Sequence[str]
+) -> Any:
+    """Two outputs at a few places: regions of draws (S, places, 2), and observed rows (k, 2) of each."""
+    figure, axes = new_figure(7.5, 3.1, 1, len(titles))
+    each = [_pair_limits(draws[:, i], [near[i]]) for i in range(len(titles))]
+    ends = np.min([low for low, _ in each], axis=0), np.max([high for _, high in each], axis=0)
+    for i, (ax, title) in enumerate(zip(axes[0], titles, strict=True)):
+        _draw_regions(ax, draws[:, i], list(ends), MODEL)
+        ax.plot(*np.clip(near[i], *ends).T, "o", ms=3, mew=0, color=INK, label="nearby rows")
+        ax.set(xlim=[end[0] for end in ends], ylim=[end[1] for end in ends], xlabel=as_label(names[0]))
+        ax.set_title(title, fontsize=9)
+        ax.tick_params(labelleft=i == 0)
+    axes[0, 0].set_ylabel(as_label(names[1]))
+    return _plain(figure)
 
 
 def draw_diagnosis(diagnosis: Any, output: int) -> Any:

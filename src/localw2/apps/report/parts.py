@@ -113,9 +113,10 @@ def describe_skill(diagnosis: Diagnosis, what: str) -> tuple[str, str]:
     return f"{100 * abs(diagnosis.skill):.1f} %", f"{word} than a forecast that ignores {what}"
 
 
-def figure(drawn: Any, name: str, label: str) -> str:
-    """A picture; no two pictures of a page may have the same name."""
-    return f"<figure>{figures.to_svg(drawn, name, label)}</figure>"
+def figure(drawn: Any, name: str, label: str, kind: str = "") -> str:
+    """A picture, "narrow" if not as wide as the page; no two pictures of a page may have the same name."""
+    own = f' class="{kind}"' if kind else ""
+    return f"<figure{own}>{figures.to_svg(drawn, name, label)}</figure>"
 
 
 def trust(diagnosis: Diagnosis, outputs: Mapping[int, str]) -> list[str]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from localw2._validation import Array, as_array, check_count
 from localw2._wording import as_html
-from localw2.apps.report import figures, parts
+from localw2.apps.report import figures, joint, parts
 from localw2.apps.tables.inputs import Inputs
 from localw2.estimators.scores import DRAWS, score_rows
 from localw2.judging.inputs import Input, is_whole, show_number
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _PLACE_DRAWS = 4000  # at each of the chosen inputs
 _GROUP_DRAWS = 50  # at every row, for groups of rows
 _SHOWN_COLUMNS = 4  # columns with pictures of their own
+_LETTERS = "ABCDEFGH"  # of chosen rows
 _COARSE, _FINE = 9, 41  # points of a curve, to compare columns and to draw it
 
 
@@ -85,6 +86,7 @@ def report_rows(
         *_columns(judged),
         "<h2>Distributions at selected rows</h2>",
         *_distributions(judged),
+        *_joint(judged),
         "<h2>Can it be trusted?</h2>",
         *parts.trust(judged.scored.diagnosis, dict(enumerate(judged.targets))),
         parts.figure(
@@ -210,25 +212,54 @@ def _split(values: Array, grids: Sequence[Array]) -> list[Array]:
 
 def _distributions(judged: _Judged) -> list[str]:
     inputs, x, scored = judged.inputs, judged.x, judged.scored
-    chosen, near = figures.choose_places(
-        scored.mean[:, 0], inputs.choose_norm(x).embed(inputs.embed(x) - inputs.embed(x).mean(0))
-    )
+    chosen, near = figures.choose_places(scored.mean[:, 0], _embed(judged))
     draws = inputs.model.sample(inputs.decode(x[chosen]), _PLACE_DRAWS, random_state=judged.random_state)
     draws = draws.reshape(_PLACE_DRAWS, len(chosen), -1)
-    head = ["", *inputs.names, *(f"mean of {name}" for name in judged.targets)]
-    letters = "ABCDEFGH"
-    lines = []
-    for letter, row in zip(letters, chosen, strict=False):
-        cells = [each.show(v) for each, v in zip(inputs.each, x[row], strict=True)]
-        lines.append([letter, *cells, *map(show_number, scored.mean[row])])
     found = [
         f"<p>The model's draws at {len(chosen)} rows, from a low to a high predicted mean. Outline and ticks "
         f"show the {near.shape[1]} observed rows nearest to each. Since these rows have other inputs, their "
         "values are shifted by the difference between the predicted means.</p>"
     ]
     for k, name in enumerate(judged.targets):
-        titles = [f"{letters[i]}: mean {show_number(scored.mean[row, k])}" for i, row in enumerate(chosen)]
+        titles = [f"{_LETTERS[i]}: mean {show_number(scored.mean[row, k])}" for i, row in enumerate(chosen)]
         shifted = scored.y[near, k] - scored.mean[near, k] + scored.mean[chosen, k][:, None]
         picture = figures.draw_distributions(draws[..., k].T, shifted, titles, name)
         found.append(parts.figure(picture, f"laws{k}", f"Draws of {name} at {len(chosen)} inputs"))
-    return [*found, parts.table(head, lines)]
+    return [*found, _list_places(judged, chosen)]
+
+
+def _embed(judged: _Judged) -> Array:
+    """The rows where the distance is Euclidean."""
+    inputs, x = judged.inputs, judged.x
+    embedded: Array = inputs.choose_norm(x).embed(inputs.embed(x) - inputs.embed(x).mean(0))
+    return embedded
+
+
+def _list_places(judged: _Judged, chosen: Array) -> str:
+    """The inputs and predicted means of chosen rows, by letter."""
+    inputs = judged.inputs
+    head = ["", *inputs.names, *(f"mean of {name}" for name in judged.targets)]
+    lines = []
+    for letter, row in zip(_LETTERS, chosen, strict=False):
+        cells = [each.show(v) for each, v in zip(inputs.each, judged.x[row], strict=True)]
+        lines.append([letter, *cells, *map(show_number, judged.scored.mean[row])])
+    return parts.table(head, lines)
+
+
+def _joint(judged: _Judged) -> list[str]:
+    """How several outputs depend on each other, in all rows and at a few."""
+    scored, names = judged.scored, judged.targets
+    if len(names) < 2:
+        return []
+    rows = joint.choose_rows(len(scored.y))
+    table = judged.inputs.decode(judged.x[rows])
+    draws = np.asarray(judged.inputs.model.sample(table, joint.DRAWS, random_state=judged.random_state))
+    seen = joint.JointRows.of(scored.y[rows], draws, rows)
+
+    def sample(places: Array) -> Array:
+        at = judged.inputs.decode(judged.x[places])
+        return np.asarray(judged.inputs.model.sample(at, joint.PLACE_DRAWS, random_state=judged.random_state))
+
+    local, places = joint.describe_places(seen, names, _embed(judged), sample, scored.y, scored.mean)
+    found = ["<h2>Dependence between outputs</h2>", *joint.describe_joint(seen, names), *local]
+    return [*found, _list_places(judged, places)] if local else found

@@ -10,7 +10,7 @@ import numpy as np
 
 from localw2._validation import Array, as_array, check_count
 from localw2._wording import as_html
-from localw2.apps.report import figures, parts
+from localw2.apps.report import figures, joint, parts
 from localw2.judging.diagnosis.diagnose import diagnose
 from localw2.judging.inputs import Input
 
@@ -87,6 +87,7 @@ def report_trajectories(
         *_bands(seen, model, n_samples, rng),
         "<h2>Distributions over time</h2>",
         *_distributions(seen),
+        *_joint(seen),
         "<h2>Can it be trusted?</h2>",
         *parts.trust(
             seen.diagnosis, {k + len(seen.states): f"{s} at the end" for k, s in enumerate(seen.states)}
@@ -236,6 +237,18 @@ def _distributions(seen: _Judged) -> list[str]:
         )
         found.append(parts.figure(picture, f"laws{k}", f"Draws and observations of {name} over time"))
     return found
+
+
+def _joint(seen: _Judged) -> list[str]:
+    """How several states depend on each other at the end of the trajectories."""
+    if len(seen.states) < 2:
+        return []
+    y = np.stack([path.values[-1] for path in seen.paths])
+    found = joint.JointRows.of(y, np.stack([draws[:, -1] for draws in seen.draws], 1))
+    return [
+        "<h2>Dependence between states at the end</h2>",
+        *joint.describe_joint(found, seen.states, "trajectory", "trajectories"),
+    ]
 
 
 def _windows(time: Array) -> list[Array]:
