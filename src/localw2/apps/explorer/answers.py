@@ -1,4 +1,4 @@
-"""What can be asked of a model: draws, quantiles, densities, sweeps, and the conditional test."""
+"""What can be asked of a model: draws, quantiles, densities, pairs, sweeps, and the conditional test."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from localw2.judging.sampler import encode_rows
 from localw2.judging.seen_rows import judge_seen
 from localw2.judging.swap_test.conditional import conditional_test
 from localw2.judging.swap_test.plots import find_strongest_input
+from localw2.metrics import distance_correlation
 
 if TYPE_CHECKING:
     from localw2.judging.seen_rows import SeenRows
@@ -33,6 +34,7 @@ PARTS_OF_A_DAY = (1.0, 1 / 4, 1 / 24, 1 / 96, 1 / 1440)  # steps of a slider for
 TESTED_ROWS, LEAST_TESTED, TEST_BALL, TEST_SWAPS = 4000, 20, 40, 499
 REMEMBERED = 32  # calls of each base model
 FEW_ROWS = 4  # with more, scikit-learn's own trees are as fast as ours
+JOINT_DRAWS = 500  # of two outputs, to be shown and for the distance correlation; more would hide each other
 LARGEST_INPUT = 1e30  # the square of its cube is still a number
 
 
@@ -159,9 +161,7 @@ class Answers:
         if self.data is not None:
             k = self.data.usual_k if k is None else min(k, len(self.data))
             nearest, distances = self.data.nearest(x, k)
-            y = self.data.y[nearest]
-            if shifted:
-                y = y + mean - self._means_at(self.data, nearest)
+            y = self._outputs_at(self.data, nearest, mean if shifted else None)
             answer["neighbours"] = {
                 "y": y.T.tolist(),
                 "nearest": float(distances[0]),
@@ -169,6 +169,32 @@ class Answers:
                 "usual": self.data.limit(k) if len(self.data) > 1 else None,
             }
             answer["outside"] = self.data.explain_extrapolation(x, self.inputs.each, k)
+        return answer
+
+    def joint(
+        self, x: Array, outputs: Sequence[int], k: int | None = None, shifted: bool = False
+    ) -> dict[str, Any]:
+        """Draws of two outputs at one input x (p,), and the observed rows near it, as in ``distribution``."""
+        if len(self.targets) < 2:
+            raise NoAnswer("the model has one output; a joint distribution is that of two.")
+        if outputs[0] == outputs[1]:
+            raise NoAnswer(f"outputs={list(outputs)} are the same; choose two different ones.")
+        pair, rows = list(outputs), self.inputs.decode(x[None])
+        draws = _ask(lambda: self.model.sample(rows, DENSITY_DRAWS, random_state=0))[:, 0][:, pair]
+        shown = _thin(draws)
+        correlation, _ = correlate(draws)
+        answer: dict[str, Any] = {
+            "draws": shown.T.tolist(),
+            "correlation": correlation,
+            "distance": None if correlation is None else distance_correlation(shown[:, 0], shown[:, 1]),
+            "rows": None,
+        }
+        if self.data is not None:
+            nearest, _ = self.data.nearest(x, self.data.usual_k if k is None else k)
+            mean = _ask(lambda: self.model.predict(rows))[0] if shifted else None
+            y = self._outputs_at(self.data, nearest, mean)[:, pair]
+            correlation, error = correlate(y)
+            answer["rows"] = {"y": y.T.tolist(), "correlation": correlation, "error": error}
         return answer
 
     def sweep(self, x: Array, column: int) -> dict[str, Any]:
@@ -234,6 +260,11 @@ class Answers:
         """Rows x (N, p) where the distance is Euclidean."""
         embedded: Array = self._norm.embed(self.inputs.embed(x))
         return embedded
+
+    def _outputs_at(self, data: Observations, rows: Array, mean: Array | None) -> Array:
+        """The outputs (n, d) of observed rows, or with a mean (d,) what they would be around it."""
+        y: Array = data.y[rows]
+        return y if mean is None else y + mean - self._means_at(data, rows)
 
     def _means_at(self, data: Observations, rows: Array) -> Array:
         """The model's mean at observed rows, (len(rows), d); each is computed once."""
@@ -342,6 +373,29 @@ def estimate_density(draws: Array) -> tuple[Array, Array]:
     counts = np.histogram(draws, edges)[0] / (len(draws) * step)
     smooth: Array = gaussian_filter1d(counts, width / step, mode="constant")
     return (edges[:-1] + edges[1:]) / 2, smooth
+
+
+def correlate(pair: Array) -> tuple[float | None, float | None]:
+    """The correlation of two columns (n, 2) and its standard error; None if a column has no spread.
+
+    >>> correlate(np.array([[0.0, 1.0], [1.0, 3.0], [2.0, 5.0], [3.0, 7.0]]))
+    (1.0, 0.0)
+    >>> correlate(np.ones((9, 2)))
+    (None, None)
+    """
+    n, units = len(pair), pair - pair.mean(0)
+    scale = np.abs(units).max(0)
+    if n < 4 or not (scale > 1e-12 * np.abs(pair).max(0)).all():
+        return None, None
+    units = units / scale
+    units /= np.sqrt((units**2).sum(0))
+    correlation = float(np.clip(units[:, 0] @ units[:, 1], -1, 1))
+    return correlation, float((1 - correlation**2) / np.sqrt(n - 1))
+
+
+def _thin(rows: Array) -> Array:
+    """At most 500 of these rows, evenly spaced: the first draws of a pool may be those of one member."""
+    return rows[:: -(-len(rows) // JOINT_DRAWS)]
 
 
 def _ask(question: Callable[[], Array]) -> Array:

@@ -231,7 +231,10 @@ def _make_file_endpoint(content: bytes, kind: str) -> Callable[[Request], Respon
 def _add_questions(app: FastAPI, answers: Answers) -> None:
     workers, about = find_workers(), answers.describe()
     example = [each["start"] for each in about["inputs"]]
-    types = schemas.make_schemas(answers.inputs.each, example, answers.largest_input, answers.is_vector)
+    n_outputs = len(answers.targets)
+    types = schemas.make_schemas(
+        answers.inputs.each, example, answers.largest_input, answers.is_vector, n_outputs
+    )
 
     def post(path: str, asked: Any, given: Any, answer: Callable[[Any], Any], summary: str) -> None:
         async def endpoint(request: Any) -> Response:
@@ -269,6 +272,14 @@ def _add_questions(app: FastAPI, answers: Answers) -> None:
         lambda r: answers.distribution(answers.read([r.x])[0], r.k, r.shifted),
         "The distribution of y at one input, and the observed rows near it",
     )
+    if n_outputs > 1:
+        post(
+            "/api/joint",
+            types.joint,
+            schemas.Joint,
+            lambda r: answers.joint(answers.read([r.x])[0], r.outputs, r.k, r.shifted),
+            "Draws of two outputs at one input, and the observed rows near it",
+        )
     post(
         "/api/sweep",
         types.sweep,

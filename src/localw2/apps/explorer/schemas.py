@@ -68,6 +68,26 @@ class Distribution(BaseModel):
     outside: list[str]
 
 
+class JointRows(BaseModel):
+    """Two outputs of the observed rows near an input, and their correlation with its standard error."""
+
+    y: list[list[float]]
+    correlation: float | None
+    error: float | None
+
+
+class Joint(BaseModel):
+    """Draws of two outputs at an input (by output), and the observed rows near it.
+
+    Correlation and distance correlation are null where an output has no spread.
+    """
+
+    draws: list[list[float]]
+    correlation: float | None
+    distance: float | None
+    rows: JointRows | None
+
+
 class SweptRows(BaseModel):
     """Observed rows that are close to a sweep in its other inputs."""
 
@@ -185,13 +205,16 @@ class Schemas:
     sample: Any
     quantiles: Any
     distribution: Any
+    joint: Any
     sweep: Any
     test: Any
     drawn: Any
     levels: Any
 
 
-def make_schemas(inputs: Sequence[Input], example: list[Cell], largest: float, is_vector: bool) -> Schemas:
+def make_schemas(
+    inputs: Sequence[Input], example: list[Cell], largest: float, is_vector: bool, n_outputs: int = 1
+) -> Schemas:
     """The types for a model with these inputs, whose numbers are at most ``largest`` in absolute value.
 
     >>> from localw2.judging.inputs import Input
@@ -239,6 +262,18 @@ def make_schemas(inputs: Sequence[Input], example: list[Cell], largest: float, i
         int,
         Field(ge=0, le=len(inputs) - 1, examples=[0], description="the number of the input, counted from 0"),
     ]
+    output = Annotated[int, Field(ge=0, le=n_outputs - 1)]
+    two = Annotated[
+        list[output],
+        Field(
+            min_length=2,
+            max_length=2,
+            examples=[[0, 1]],
+            description="the numbers of two different outputs, counted from 0",
+            json_schema_extra={"uniqueItems": True},
+        ),
+        AfterValidator(_check_different),
+    ]
     values: Any = list[list[float]] if is_vector else list[list[list[float]]]
     make: Any = create_model
     return Schemas(
@@ -250,6 +285,14 @@ def make_schemas(inputs: Sequence[Input], example: list[Cell], largest: float, i
             "DistributionRequest",
             __base__=Strict,
             x=(one, ...),
+            k=(neighbours, None),
+            shifted=(shifted, False),
+        ),
+        joint=make(
+            "JointRequest",
+            __base__=Strict,
+            x=(one, ...),
+            outputs=(two, [0, 1]),
             k=(neighbours, None),
             shifted=(shifted, False),
         ),
@@ -282,6 +325,12 @@ def _make_cell(each: Input, largest: float) -> Any:
     else:
         cell = Annotated[float, Field(ge=-largest, le=largest, allow_inf_nan=False)]
     return cell | None if each.gaps else cell
+
+
+def _check_different(outputs: list[int]) -> list[int]:
+    if len(set(outputs)) == len(outputs):
+        return outputs
+    raise PydanticCustomError("outputs", "a joint distribution is that of two different outputs")
 
 
 def _check_category(each: Input, value: str) -> str:

@@ -2,7 +2,7 @@
 // The explorer's page: it turns inputs into questions, and answers into numbers and charts. It asks no other host.
 
 const find = (id) => document.getElementById(id);
-const state = { about: null, x: [], output: 0, distribution: null, sweep: null, sweptFor: null, test: null, curves: null, version: null };
+const state = { about: null, x: [], output: 0, distribution: null, pair: [0, 1], joint: null, sweep: null, sweptFor: null, test: null, curves: null, version: null };
 
 // Four digits, or all digits before the point, as a person would write them.
 function shown(value) {
@@ -161,6 +161,34 @@ function drawNumbers() {
   speak(summary + (outside ? " Extrapolation." : ""));
 }
 
+// Draws of two outputs at the input, and the observed rows near it.
+function drawJoint() {
+  const answer = state.joint;
+  if (answer === null) return;
+  const [across, up] = answer.outputs.map((j) => state.about.outputs[j]), narrow = find("cloud").clientWidth < 520;
+  const far = (i, about) => {
+    let [low, high] = span(answer.rows === null ? answer.draws[i] : [...answer.draws[i], ...answer.rows.y[i]]);
+    if (!find("zoom").checked && about.low !== null) { low = Math.min(low, about.low); high = Math.max(high, about.high); }
+    const pad = 0.04 * (high - low) || Math.max(1, 0.01 * Math.abs(low));
+    return [low - pad, high + pad];
+  };
+  const dots = (values, name, marker) => ({ type: "scatter", mode: "markers", x: values[0], y: values[1], name, marker, hovertemplate: "%{x:.4~g}, %{y:.4~g}<extra></extra>" });
+  const traces = [dots(answer.draws, `${answer.draws[0].length} draws`, { size: narrow ? 3.5 : 4.5, color: css("model"), opacity: 0.45 })];
+  const digits = (value) => (value === null ? "–" : value.toFixed(2).replace(/^-0\.00$/, "0.00").replace(/^-/, "−"));
+  let text = `Draws: correlation ${digits(answer.correlation)}, distance correlation ${digits(answer.distance)} (0 for independent outputs only).`;
+  if (answer.rows !== null) {
+    const name = `${answer.rows.y[0].length} observed rows${answer.shifted ? ", shifted" : ""}`;
+    traces.push(dots(answer.rows.y, name, { size: narrow ? 6 : 7, color: css("card"), line: { color: css("text"), width: 1.5 } }));
+    text += ` Observed rows: correlation ${digits(answer.rows.correlation)} ± ${digits(answer.rows.error)}.`;
+  }
+  find("dependence").textContent = text;
+  Plotly.react("cloud", traces, layout({
+    xaxis: { range: far(0, across), title: { text: plain(across.name), standoff: 6 }, nticks: narrow ? 5 : 10 },
+    yaxis: { range: far(1, up), title: { text: plain(up.name), standoff: 10 } }, showlegend: true,
+  }), config);
+  find("cloud").setAttribute("aria-label", `Draws of ${across.name} and ${up.name}. ${text}`);
+}
+
 // A screen reader would otherwise read every step of a slider.
 let speaking = 0;
 function speak(text) {
@@ -267,13 +295,18 @@ function drawCurves() {
 }
 
 function drawAll() {
-  drawNumbers(); drawDensity(); drawSweep(); drawMap(); drawCurves();
+  drawNumbers(); drawDensity(); drawJoint(); drawSweep(); drawMap(); drawCurves();
 }
 
 // ---- questions
 
+// How many observed rows to show; null, for as many as usual, while the box is half typed.
+function count() {
+  return find("k").validity.valid && find("k").value ? Number(find("k").value) : null;
+}
+
 const askDistribution = latest("distribution", async (began) => {
-  const k = find("k").validity.valid && find("k").value ? Number(find("k").value) : null;
+  const k = count();
   const x = [...state.x]; // the inputs may move on before the answer comes
   state.distribution = await ask("/api/distribution", { x, k, shifted: find("shifted").checked });
   drawNumbers();
@@ -281,6 +314,15 @@ const askDistribution = latest("distribution", async (began) => {
   // For the tests and the benchmark of this page.
   document.body.dataset.redraw = String(performance.now() - began);
   document.body.dataset.drawn = JSON.stringify(x);
+});
+
+const askJoint = latest("joint", async () => {
+  if (state.about.outputs.length < 2) return;
+  const x = [...state.x], outputs = [...state.pair], shifted = find("shifted").checked;
+  const answer = await ask("/api/joint", { x, outputs, k: count(), shifted });
+  state.joint = { ...answer, outputs, shifted };
+  drawJoint();
+  document.body.dataset.joint = JSON.stringify([x, outputs]); // for the tests of this page
 });
 
 const askSweep = latest("sweep", async () => {
@@ -298,6 +340,7 @@ const askSweep = latest("sweep", async () => {
 let settling = 0;
 function changed() {
   askDistribution(performance.now());
+  askJoint();
   // A sweep costs more than a distribution: it follows when the slider rests.
   clearTimeout(settling);
   settling = setTimeout(askSweep, 120);
@@ -464,6 +507,28 @@ function addSlider(box, input, j) {
   return set;
 }
 
+// Two different outputs: whoever takes the output of the other axis gives it its own.
+function addPair(outputs) {
+  const axes = [find("joint-x"), find("joint-y")];
+  const show = () => {
+    axes.forEach((axis, i) => { axis.value = String(state.pair[i]); });
+    find("joint-title").textContent = `${outputs[state.pair[0]].name} and ${outputs[state.pair[1]].name} together`;
+  };
+  axes.forEach((axis, i) => {
+    axis.append(...outputs.map((output, j) => option(j, output.name)));
+    axis.addEventListener("change", () => {
+      const chosen = Number(axis.value);
+      if (state.pair[1 - i] === chosen) state.pair[1 - i] = state.pair[i];
+      state.pair[i] = chosen;
+      show();
+      askJoint();
+    });
+  });
+  find("joint-choice").hidden = outputs.length < 3;
+  find("joint").hidden = false;
+  show();
+}
+
 async function begin() {
   // The token has become a cookie: it need not stay in the address or in the history.
   if (location.search) history.replaceState(null, "", location.pathname);
@@ -484,6 +549,7 @@ async function begin() {
   find("map-y").append(option("z", "z of each ball"), ...about.inputs.map((input, j) => option(j, input.name)));
   about.outputs.forEach((output, j) => find("output").append(option(j, output.name)));
   find("output-choice").hidden = about.outputs.length < 2;
+  if (about.outputs.length > 1) addPair(about.outputs);
   find("k").value = String(about.k);
   find("k").max = String(about.most_k);
   find("k-choice").hidden = find("shifted-choice").hidden = about.n_rows === 0;
@@ -500,11 +566,12 @@ async function begin() {
   find("swept").addEventListener("change", () => askSweep());
   find("k").addEventListener("input", changed);
   find("shifted").addEventListener("change", changed);
-  find("zoom").addEventListener("change", drawDensity);
+  find("zoom").addEventListener("change", () => { drawDensity(); drawJoint(); });
   find("reset").addEventListener("click", () => { setters.forEach((set, j) => set(about.inputs[j].start)); changed(); });
   find("run-test").addEventListener("click", runTest);
   for (const id of ["map-x", "map-y"]) find(id).addEventListener("change", drawMap);
   askDistribution(performance.now());
+  askJoint();
   askSweep();
 }
 
