@@ -13,6 +13,7 @@ from localw2.datasets import Nonlinear
 from localw2.metrics import (
     coverage,
     crps,
+    distance_correlation,
     draw_errors,
     energy_score,
     gaussian_crps,
@@ -367,9 +368,49 @@ def test_a_fair_score_needs_two_draws(score):
         score(np.zeros((3, 2)), np.zeros((1, 3, 2)))
 
 
+def test_distance_correlation_is_its_definition():
+    """Szekely and Rizzo 2014, Eqs. 2.2 and 3.1, in loops."""
+    a, b = np.random.default_rng(0).normal(size=(2, 9, 2))
+    n = len(a)
+
+    def centre(rows):
+        distances = np.array([[np.linalg.norm(p - q) for q in rows] for p in rows])
+        found = np.zeros((n, n))
+        for i in range(n):
+            for j in range(n):
+                if i != j:
+                    sums = distances[i].sum() / (n - 2) + distances[:, j].sum() / (n - 2)
+                    found[i, j] = distances[i, j] - sums + distances.sum() / ((n - 1) * (n - 2))
+        return found
+
+    def product(first, second):
+        return (centre(first) * centre(second)).sum() / (n * (n - 3))
+
+    square = product(a, b + a) / np.sqrt(product(a, a) * product(b + a, b + a))
+    assert distance_correlation(a, b + a) == pytest.approx(np.sqrt(max(0, square)))
+
+
+def test_distance_correlation_sees_any_dependence():
+    rng = np.random.default_rng(0)
+    x, noise = rng.normal(size=(2, 400))
+    assert distance_correlation(x, x**2) > 0.3
+    found = [distance_correlation(*rng.normal(size=(2, 100))) ** 2 for _ in range(100)]
+    assert np.mean(found) < 0.01  # the estimate of its square is unbiased, and cut off at 0
+    value = distance_correlation(x, x + noise)
+    order = rng.permutation(len(x))
+    assert distance_correlation(3 * x[order] - 1, -1e9 * (x + noise)[order]) == pytest.approx(value)
+    assert distance_correlation(x + noise, x) == pytest.approx(value)
+    assert distance_correlation(x, np.ones(400)) == 0
+    assert distance_correlation(1e200 * x, x) == 1
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (lambda: distance_correlation(TEN, TEN[:9]), "10 rows.*9"),
+        (lambda: distance_correlation(TEN[:3], TEN[:3]), "at least 4"),
+        (lambda: distance_correlation(np.zeros(5001), np.zeros(5001)), "at most 5000"),
+        (lambda: distance_correlation(NAN, TEN), "a has 1 NaN"),
         (lambda: mean_error(TEN, TEN[:9]), r"true_mean has shape \(10,\) and mean \(9,\)"),
         (lambda: mean_error(0 * TEN, TEN), "true_mean is 0"),
         (lambda: mean_error(NAN, TEN), "true_mean has 1 NaN"),

@@ -266,8 +266,8 @@ def _draw_margin(ax: Any, draws: Array, ends: list[Any], color: str) -> None:
     """The density of draws (S,) between the ends of the axis."""
     inside = draws[(draws >= ends[0]) & (draws <= ends[1])]
     if np.ptp(inside) > 0:
-        (at,), density = _estimate_density(inside[:, None])
-        density *= len(inside) / len(draws)
+        (at,), shares, _ = _estimate_density(inside[:, None])
+        density = shares / (at[1] - at[0]) * len(inside) / len(draws)
         ax.fill_between(at, 0, density, color=color, alpha=0.25, lw=0)
         ax.plot(at, density, color=color, lw=1.5)
     else:
@@ -282,57 +282,46 @@ def _draw_regions(ax: Any, draws: Array, ends: list[Any], color: str) -> None:
     if len(inside) < 2 or not (np.ptp(inside, axis=0) > 0).all():
         ax.plot(*_thin(inside).T, ".", ms=2.5, mew=0, color=color, alpha=0.6)
         return
-    at, density = _estimate_density(inside)
-    shares = np.minimum(np.array(REGIONS) * len(draws) / len(inside), 1.0)
-    edges = [*np.unique(_region_levels(density, shares)), 1.01 * density.max()]
+    at, density, levels = _estimate_density(inside)
+    # The region above a level holds the points whose own level is higher (Hyndman 1996), new ones as well
+    # if a point's own level does not count the point itself.
+    outside = [max(0.0, 1 - share * len(draws) / len(inside)) for share in REGIONS]
+    edges = [*np.unique(np.maximum(np.quantile(levels, outside), 1e-3 * density.max())), 1.01 * density.max()]
     shades = [(*to_rgb(color), alpha) for alpha in _SHADES][-(len(edges) - 1) :]
     ax.contourf(*at, density.T, levels=edges, colors=shades)
     ax.contour(*at, density.T, levels=edges[:-1], colors=[color], linewidths=0.8)
 
 
-def _estimate_density(points: Array) -> tuple[list[Array], Array]:
-    """Places along each of k = 1 or 2 axes, and the density of points (n, k) there: (cells,) or its square.
+def _estimate_density(points: Array) -> tuple[list[Array], Array, Array]:
+    """Cells along each of k = 1 or 2 axes, the probability of each cell, and the level of each point (n, k).
 
     It is a smoothed histogram. Its width is the one of a few that predicts the points of a cell best from
     those of all others: one rule for all shapes would fill the hole of a ring, and draws that repeat the
-    values of few rows would look like as many spikes.
+    values of few rows would look like as many spikes. A point's level is the probability of its cell by
+    all other points.
 
-    >>> (at,), density = _estimate_density(np.random.default_rng(0).normal(size=(2000, 1)))
-    >>> round(float(np.interp(0, at, density)), 1), round(float(density.sum() * (at[1] - at[0])), 2)
+    >>> (at,), shares, _ = _estimate_density(np.random.default_rng(0).normal(size=(2000, 1)))
+    >>> round(float(np.interp(0, at, shares) / (at[1] - at[0])), 1), round(float(shares.sum()), 2)
     (0.4, 1.0)
     """
     n, k = points.shape
-    usual = points.std(0) * n ** (-1 / (k + 4))
-    edges = [
-        np.linspace(column.min() - 2.5 * width, column.max() + 2.5 * width, _CELLS[k] + 1)
-        for column, width in zip(points.T, usual, strict=True)
-    ]
-    steps = np.array([edge[1] - edge[0] for edge in edges])
-    counts = np.histogramdd(points, edges)[0]
-    full = counts > 0
-    best, found = -np.inf, counts
+    size = np.abs(points).max(0)
+    usual = size * (points / size).std(0) * n ** (-1 / (k + 4))
+    low, high = points.min(0) - 2.5 * usual, points.max(0) + 2.5 * usual
+    steps = (high - low) / _CELLS[k]
+    cells = tuple(np.minimum((points - low) / steps, _CELLS[k] - 1).astype(int).T)
+    counts = np.zeros((_CELLS[k],) * k)
+    np.add.at(counts, cells, 1.0)
+    best, found, levels = -np.inf, counts, counts[cells]
     for factor in _WIDTHS:
         sigma = np.maximum(factor * usual / steps, 0.7)
         smooth = gaussian_filter(counts, sigma, mode="constant")
         own = np.prod([_peak(width) for width in sigma])
-        others = np.maximum(smooth[full] - counts[full] * own, 1e-12 * n)
-        score = float(counts[full] @ np.log(others))
+        score = float(np.log(np.maximum(smooth[cells] - counts[cells] * own, 1e-12 * n)).sum())
         if score > best:
-            best, found = score, smooth
-    density: Array = found / (found.sum() * steps.prod())
-    return [(edge[:-1] + edge[1:]) / 2 for edge in edges], density
-
-
-def _region_levels(density: Array, shares: Any = REGIONS) -> Array:
-    """The levels above which a density holds these shares of its mass.
-
-    >>> _region_levels(np.array([1.0, 6.0, 3.0]), (0.9, 0.5))
-    array([3., 6.])
-    """
-    values = np.sort(density, axis=None)[::-1]
-    mass = np.cumsum(values) / values.sum()
-    found: Array = values[np.minimum(np.searchsorted(mass, np.array(shares) - 1e-12), len(values) - 1)]
-    return found
+            best, found, levels = score, smooth, smooth[cells] - own
+    at = [end + (np.arange(_CELLS[k]) + 0.5) * step for end, step in zip(low, steps, strict=True)]
+    return at, found / found.sum(), levels / found.sum()
 
 
 def _peak(sigma: float) -> float:
