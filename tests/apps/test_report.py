@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 from localw2 import BallLaw, LocalW2ODE, LocalW2Regressor, Network, RandomCoefficientRegressor, load
 from localw2.apps.cli import app
 from localw2.apps.cli.model_files import save_model
-from localw2.apps.report import report_html, write_report
+from localw2.apps.report import joint, report_html, write_report
 from localw2.apps.report.trajectories import JUDGED, _paths, _simulate
+from localw2.datasets import ZOO
 from localw2.estimators.scores import score_rows
 from localw2.metrics import crps
 
@@ -142,8 +143,124 @@ def test_several_outputs_have_their_own_pictures():
     x, y = problem(150, 3, d=2)
     model = LocalW2Regressor(law=Network(epochs=5), base=Ridge(), random_state=0).fit(x, y)
     page = report_html(model, *problem(100, 4, d=2), target_names=["a", "b"])
-    assert page.count("<svg") == 12
-    Document(page)
+    assert page.count("<svg") == 14
+    found = Document(page)
+    assert len(found.ids) == len(set(found.ids))
+    assert "Dependence between outputs" in " ".join(found.text)
+    assert page.index("Distributions at") < page.index("Dependence between") < page.index("Can it be")
+
+
+# --- several outputs together ---
+
+
+class MarginsOnly(LocalW2Regressor):
+    """A fit whose draws have lost their dependence: every output is shuffled on its own."""
+
+    def sample(self, X, n_samples=1, random_state=None):
+        return shuffle(super().sample(X, n_samples, random_state))
+
+
+def shuffle(draws, seed=1):
+    rng = np.random.default_rng(seed)
+    return np.stack([rng.permuted(draws[..., k], axis=0) for k in range(draws.shape[-1])], -1)
+
+
+def of_zoo(name, n=400):
+    """Rows of a problem, and draws of its true law at them."""
+    problem, rng = ZOO[name], np.random.default_rng(0)
+    x, y = problem.sample(n, random_state=1)
+    return y, np.stack([problem.sample_y(x, rng) for _ in range(joint.DRAWS)])
+
+
+@pytest.mark.parametrize("name", ["circle", "joint modes"])
+def test_numbers_of_a_joint_law_are_not_those_of_its_margins(name):
+    y, draws = of_zoo(name)
+    right, margins = joint.JointRows.of(y, draws), joint.JointRows.of(y, shuffle(draws))
+    assert right.gain[0] > 3 * right.gain[1]
+    assert abs(margins.gain[0]) < 3 * margins.gain[1]
+    # Two shuffles of the same margins: over seeds their scores differ by 0.007 (circle) and 0.010 (SD).
+    assert right.energy_shuffled.mean() == pytest.approx(margins.energy.mean(), abs=0.04)
+    if name == "circle":  # over all x, the modes of the other problem look independent
+        found, other = right.compare(0, 1), margins.compare(0, 1)
+        assert abs(found.distance - found.drawn_distance[0]) < 3 * found.drawn_distance[1]
+        assert found.shuffled_distance[0] < found.drawn_distance[0] / 2
+        assert not found.differs
+        assert other.differs
+
+
+def test_a_right_law_and_y_are_exchangeable():
+    """y is one more draw: its correlation lies among those of the tables of draws, not on one side."""
+    above = []
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        both = rng.multivariate_normal([0, 0], [[1, 0.7], [0.7, 1]], (151, 100)) * [1, 9] + 5
+        found = joint.JointRows.of(both[0], both[1:]).compare(0, 1)
+        above.append((found.correlation - found.drawn[0]) / found.drawn[1])
+        assert found.drawn[0] == pytest.approx(0.7, abs=0.05)
+    assert abs(np.mean(above)) < 3 / np.sqrt(30)
+    assert 0.6 < np.std(above) < 1.6
+
+
+def test_the_page_tells_a_joint_law_from_its_margins():
+    x, y = ZOO["joint modes"].sample(500, random_state=0)
+    gains, places = [], []
+    for kind in (LocalW2Regressor, MarginsOnly):
+        model = kind("balls", base=Ridge(), random_state=0).fit(x[:300], y[:300])
+        page = report_html(model, x[300:], y[300:])
+        gains.append(re.search(r"<b>([\d.]+) % ± ([\d.]+) % (lower|higher)</b>", page).groups())
+        shown = re.findall("[ABC]: correlation ([\N{MINUS SIGN}\\d.]+)", page)
+        places.append([float(value.replace("\N{MINUS SIGN}", "-")) for value in shown])
+        assert not re.search(r"\bnan\b|\binf\b", re.sub(r"<svg.*?</svg>", "", page, flags=re.S).lower())
+    assert gains[0][2] == "lower"
+    assert float(gains[0][0]) > 3 * float(gains[0][1])
+    assert float(gains[1][0]) < 3 * float(gains[1][1])
+    # The sign of the correlation changes with x: three rows show what all together cannot.
+    assert places[0][0] < -0.5 < 0.5 < places[0][2]
+    assert max(map(abs, places[1])) < 0.3
+
+
+def test_names_of_outputs_stay_text_in_the_joint_part():
+    rng = np.random.default_rng(0)
+    x, noise = rng.normal(size=(120, 1)), rng.normal(size=(120, 3))
+    names = ["price $x_{$", '<a href="https://elsewhere.example">y</a>', "k\x1b[2J" + 40 * "w "]
+    y = pd.DataFrame(x + noise @ rng.normal(size=(3, 3)), columns=names)
+    model = LocalW2Regressor("balls", base=Ridge(), random_state=0).fit(x, y)
+    page = report_html(model, x, y)
+    found = Document(page)
+    assert all(link.startswith("#") for link in found.links)
+    assert "\x1b" not in page
+    part = page[page.index("Dependence between") : page.index("Can it be")]
+    assert "price $x_{$ and &lt;a href" in part
+    assert part.count("<tr>") == 1 + 3 + 1 + 3  # three pairs, three places
+
+
+def test_more_outputs_than_a_picture_holds():
+    rng = np.random.default_rng(0)
+    y = rng.normal(size=(60, 8))
+    y[:, 7] = y[:, 2] + 0.1 * y[:, 7]
+    draws = rng.normal(size=(90, 60, 8))
+    found = joint.describe_joint(joint.JointRows.of(y, draws), [f"o{k}" for k in range(8)])
+    text = " ".join(Document("".join(found)).text)
+    assert "6 outputs with the strongest correlations" in text
+    assert "o2 and o7" in text
+    assert "More than 3 SDs away from the draws: o2 and o7" in text
+
+
+def test_draws_without_spread_are_left_out():
+    rng = np.random.default_rng(0)
+    y, draws = rng.normal(size=(60, 2)), rng.normal(size=(90, 60, 2))
+    draws[:, :10, 1] = 3.0
+    some = joint.JointRows.of(y, draws)
+    assert len(some.y) == 50
+    assert np.isfinite(some.draws).all()
+    draws[..., 1] = 3.0
+    none = joint.JointRows.of(np.ones((60, 2)), draws)
+    assert "too few" in joint.describe_joint(none, ["a", "b"])[0]
+    assert np.isfinite(none.gain).all()
+    constant = joint.JointRows.of(np.column_stack([np.ones(60), y[:, 1]]), rng.normal(size=(90, 60, 2)))
+    assert "nan" not in re.sub(
+        r"<svg.*?</svg>", "", "".join(joint.describe_joint(constant, "ab")), flags=re.S
+    )
 
 
 def test_random_coefficients_come_with_their_summary():
