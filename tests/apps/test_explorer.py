@@ -26,7 +26,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from localw2 import LocalW2Regressor, Nearest, Network, RandomCoefficientRegressor, conditional_test
 from localw2.apps.explorer import create_app
-from localw2.apps.explorer.answers import LEVELS, Answers, estimate_density, quicken
+from localw2.apps.explorer.answers import LEVELS, Answers, NoAnswer, correlate, estimate_density, quicken
 from localw2.apps.explorer.app import FILES, MOST_BYTES, Follower
 from localw2.apps.explorer.curves import MOST_POINTS, Curves
 from localw2.apps.explorer.guard import ANY_ADDRESS
@@ -34,7 +34,9 @@ from localw2.apps.explorer.observations import Observations
 from localw2.apps.explorer.schemas import MOST_DRAWS, MOST_ROWS
 from localw2.apps.explorer.server import listen, make_config
 from localw2.apps.tables.inputs import Inputs
+from localw2.datasets import ZOO
 from localw2.judging.inputs import Input
+from localw2.metrics import distance_correlation
 
 HOME = "http://127.0.0.1:8000"
 TINY = {"law": Network(epochs=5, width=10), "base": Ridge(), "random_state": 0}
@@ -134,6 +136,96 @@ def test_shifted_rows_keep_their_residuals(model):
     plain, shifted = (answers.distribution(place, 9, flag)["neighbours"]["y"][0] for flag in (False, True))
     nearest = [int(np.flatnonzero(y == value)[0]) for value in plain]
     assert np.allclose(shifted, y[nearest] - model.predict(x[nearest]) + model.predict(place[None]))
+
+
+# ---- two outputs together
+
+
+def three(n, seed=0):
+    x, y = rows(n, seed)
+    return x, np.column_stack([y, x[:, 1] - y, np.random.default_rng(seed + 9).normal(size=n)])
+
+
+@pytest.fixture(scope="module")
+def three_outputs():
+    return LocalW2Regressor("balls", Ridge(), random_state=0).fit(*three(150))
+
+
+def test_a_joint_distribution_is_pythons(three_outputs):
+    x, y = three(120, seed=1)
+    client = visitor(create_app(three_outputs, x, y))
+    place = [0.3, -0.2]
+    answer = client.post("/api/joint", json={"x": place, "outputs": [2, 0], "k": 9}).json()
+    draws = three_outputs.sample([place], 2000, random_state=0)[:, 0][:, [2, 0]]
+    assert np.array_equal(np.transpose(answer["draws"]), draws[::4])
+    assert answer["correlation"] == pytest.approx(np.corrcoef(draws.T)[0, 1])
+    assert answer["distance"] == pytest.approx(distance_correlation(*draws[::4].T))
+    near = client.post("/api/distribution", json={"x": place, "k": 9}).json()["neighbours"]["y"]
+    assert answer["rows"]["y"] == [near[2], near[0]]  # the rows of the other chart
+    assert answer["rows"]["correlation"] == pytest.approx(np.corrcoef(near[2], near[0])[0, 1])
+    moved = {"x": place, "k": 9, "shifted": True}
+    near = client.post("/api/distribution", json=moved).json()["neighbours"]["y"]
+    assert client.post("/api/joint", json=moved).json()["rows"]["y"] == near[:2]
+    assert visitor(create_app(three_outputs)).post("/api/joint", json={"x": place}).json()["rows"] is None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"outputs": [0, 0]},
+        {"outputs": [0, 3]},
+        {"outputs": [-1, 0]},
+        {"outputs": [0]},
+        {"outputs": [0, 1, 2]},
+        {"outputs": ["0", 1]},
+        {"outputs": [0.5, 1]},
+        {"outputs": None},
+        {"k": 0},
+        {"x": [0.1]},
+        {"more": 1},
+    ],
+)
+def test_wrong_questions_about_two_outputs_are_refused(three_outputs, wrong):
+    client = visitor(create_app(three_outputs, *three(30, seed=1)))
+    answer = client.post("/api/joint", json={"x": [0.1, 0.2]} | wrong)
+    assert answer.status_code == 422
+    assert answer.json()["detail"][0]["msg"]
+
+
+def test_one_output_has_no_joint_distribution(model, client):
+    assert client.post("/api/joint", json={"x": [0.1, 0.2]}).status_code == 404
+    with pytest.raises(NoAnswer, match="one output"):
+        Answers(model).joint(np.zeros(2), [0, 1])
+
+
+def test_outputs_without_spread_have_no_correlation():
+    assert correlate(np.column_stack([np.arange(9.0), np.full(9, 0.1)])) == (None, None)
+    assert correlate(np.zeros((2, 2))) == (None, None)
+    huge = 1e200 * np.column_stack([np.arange(9.0), -np.arange(9.0)])
+    assert correlate(huge) == (pytest.approx(-1), pytest.approx(0))
+    x, y = three(60)
+    y[:, 1] = 3.0
+    fitted = LocalW2Regressor("balls", Ridge(), random_state=0).fit(x, y)
+    answer = visitor(create_app(fitted, x, y)).post("/api/joint", json={"x": [0.1, 0.2]})
+    assert answer.status_code == 200
+    assert answer.json()["correlation"] is answer.json()["distance"] is answer.json()["rows"]["error"] is None
+
+
+class MarginsOnly(LocalW2Regressor):
+    """A fit whose draws have lost their dependence: every output is shuffled on its own."""
+
+    def sample(self, X, n_samples=1, random_state=None):
+        draws, rng = super().sample(X, n_samples, random_state), np.random.default_rng(1)
+        return np.stack([rng.permuted(draws[..., k], axis=0) for k in range(draws.shape[-1])], -1)
+
+
+@pytest.mark.parametrize(("name", "number"), [("circle", "distance"), ("joint modes", "correlation")])
+def test_numbers_of_a_joint_law_are_not_those_of_its_margins(name, number):
+    x, y = ZOO[name].sample(600, random_state=0)
+    both = [kind("balls", Ridge(), random_state=0).fit(x, y) for kind in (LocalW2Regressor, MarginsOnly)]
+    right, margins = (Answers(fitted).joint(np.array([0.25]), [0, 1])[number] for fitted in both)
+    assert margins < 0.1
+    assert right > margins + 0.08
 
 
 def test_a_sweep_is_pythons_and_passes_by_rows(model, client):
@@ -889,9 +981,13 @@ def fuzz(app, per_operation):
     return statuses
 
 
-@pytest.mark.parametrize("kind", ["numbers", "table"])
-def test_fuzzed_requests_never_fail(model, of_houses, kind):
-    fitted, observed = (model, rows(60, seed=1)) if kind == "numbers" else (of_houses, houses(60, seed=1))
+@pytest.mark.parametrize("kind", ["numbers", "table", "several outputs"])
+def test_fuzzed_requests_never_fail(model, of_houses, three_outputs, kind):
+    fitted, observed = {
+        "numbers": (model, rows(60, seed=1)),
+        "table": (of_houses, houses(60, seed=1)),
+        "several outputs": (three_outputs, three(60, seed=1)),
+    }[kind]
     statuses = fuzz(create_app(fitted, *observed), per_operation=8)
     assert len(statuses) >= 60
     assert {200, 422} <= set(statuses) <= {200, 400, 413, 422}

@@ -255,6 +255,70 @@ def test_outputs_sweeps_neighbours_and_the_test(page, model):
     )
 
 
+def joint_of(opened, x, outputs):
+    """Wait until the chart of two outputs is that of the input x."""
+    opened.wait_for_function(
+        "now => document.body.dataset.joint === JSON.stringify(now)", arg=[list(x), list(outputs)]
+    )
+    draws = opened.evaluate(
+        "[document.getElementById('cloud').data[0].x, document.getElementById('cloud').data[0].y]"
+    )
+    return np.transpose(draws)
+
+
+def test_two_outputs_are_shown_together(page, model):
+    x = [value_of(page, 0), value_of(page, 1)]
+    draws = joint_of(page, x, [0, 1])
+    assert np.allclose(draws, model.sample([x], 2000, random_state=0)[::4, 0])
+    expect(page.locator("#joint-title")).to_have_text("strength [MPa] and yield together")
+    assert not page.is_visible("#joint-choice")  # two outputs: nothing to choose
+    before = page.inner_text("#dependence")
+    assert "distance correlation" in before
+    page.fill("#number-0", "0.7")
+    moved = joint_of(page, [0.7, x[1]], [0, 1])
+    assert np.allclose(moved, model.sample([[0.7, x[1]]], 2000, random_state=0)[::4, 0])
+    found = np.corrcoef(model.sample([[0.7, x[1]]], 2000, random_state=0)[:, 0].T)[0, 1]
+    expect(page.locator("#dependence")).to_contain_text(
+        f"correlation {found:.2f}".replace("-", "\N{MINUS SIGN}")
+    )
+    page.check("#shifted")
+    page.wait_for_function("() => document.getElementById('cloud').data[1].name.endsWith('shifted')")
+    wide = page.evaluate("document.getElementById('cloud').layout.xaxis.range")
+    page.check("#zoom")
+    page.wait_for_function(
+        "wide => document.getElementById('cloud').layout.xaxis.range[1] !== wide[1]", arg=wide
+    )
+
+
+def test_any_two_of_three_outputs_can_be_chosen_whatever_their_names(browser):
+    names = ['<a href="https://elsewhere.example">click</a>', "cost in $x_{$", "k\x1b[2J"]
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(80, 1)), rng.normal(size=(80, 3))
+    fitted = LocalW2Regressor("balls", Ridge(), random_state=0).fit(x, y)
+    with serving(create_app(fitted, x, y, target_names=names)) as url, watched(browser, url) as opened:
+        start(opened, url)
+        place = [value_of(opened, 0)]
+        joint_of(opened, place, [0, 1])
+        assert names[0] in opened.locator("#cloud").text_content()
+        assert opened.locator("a[href*='elsewhere']").count() == opened.locator("svg a").count() == 0
+        opened.select_option("#joint-x", "2")
+        draws = joint_of(opened, place, [2, 1])
+        assert np.allclose(draws, fitted.sample([place], 2000, random_state=0)[::4, 0][:, [2, 1]])
+        # The output of the other axis: they change places.
+        opened.select_option("#joint-x", "1")
+        joint_of(opened, place, [1, 2])
+        assert opened.input_value("#joint-y") == "2"
+        expect(opened.locator("#joint-title")).to_contain_text("cost in $x_{$ and k")
+
+
+def test_one_output_has_no_joint_chart(browser):
+    x, y = rows(80)
+    fitted = LocalW2Regressor("balls", Ridge(), random_state=0).fit(x, y[:, 0])
+    with serving(create_app(fitted, x, y[:, 0])) as url, watched(browser, url) as opened:
+        start(opened, url)
+        assert not opened.is_visible("#joint")
+
+
 def test_curves_of_another_fit_appear_while_it_runs(page, home):
     expect(page.locator("#training-state")).to_contain_text("The model on display: epoch 5")
     home[1].write_text('{"epoch": 1, "loss": 2.5}\n{"epoch": 2, "loss": 1.5}\n')
@@ -320,7 +384,8 @@ def test_a_narrow_screen_needs_no_scrolling_sideways(browser, home, scheme):
             (each) => each.getBoundingClientRect().right > 391 && !each.closest("svg")).length"""
         assert opened.evaluate(beyond) == 0
         # Nothing below jumps when numbers, notes and charts change.
-        places = """() => ["density", "inputs", "sweep"].map((id) => document.getElementById(id).offsetTop)"""
+        parts = '["density", "inputs", "joint", "sweep"]'
+        places = f"() => {parts}.map((id) => document.getElementById(id).offsetTop)"
         before = opened.evaluate(places)
         opened.fill("#number-0", "0.5")
         settled(opened, 0.5, value_of(opened, 1))
