@@ -403,7 +403,10 @@ def _explain_pairs(axes: Any, n: int, rows: list[str] | None, observed: bool) ->
     figure = axes[0, 0].figure
     style = {"frameon": False, "fontsize": 8.5}
     if figure.get_layout_engine() is not None and set(figure.axes) == set(axes.flat):
-        figure.legend(handles=known, loc="outside upper left", ncols=4, **style)
+        # As many columns as fit: a sign takes about 0.08 inches, and the mark before it 0.6.
+        longest = 0.08 * max(len(each.get_label()) for each in known) + 0.6
+        columns = int(np.clip(figure.get_figwidth() // longest, 1, len(known)))
+        figure.legend(handles=known, loc="outside upper left", ncols=columns, **style)
     else:
         axes[0, 0].legend(handles=known, **style)
 

@@ -428,6 +428,24 @@ def test_a_report_on_trajectories(dynamics, tmp_path):
     assert "trained on 100 % of these trajectories" in report_html(dynamics, *decays(60, 0))
 
 
+def decay_two(t, y, k):
+    return -k * y
+
+
+def test_several_states_are_shown_together_at_the_end():
+    """Both states decay at one random rate: at the end they are low together."""
+    pytest.importorskip("torchdiffeq")
+    first, t = decays(60, 0)
+    Y = np.concatenate([first, 2 * first], axis=-1)
+    model = LocalW2ODE(decay_two, {"k": 0.9}, max_epochs=40, random_state=0).fit(Y, t)
+    page = report_html(model, Y, t, state_names=["a", "b"])
+    assert Document(page).tags.count("svg") == page.count("<svg")
+    text = page[page.index("Dependence between states at the end") : page.index("Can it be")]
+    assert "one draw per trajectory" in text
+    assert float(re.search(r"<td>a and b</td><td>([\d.]+)</td>", text)[1]) > 0.95
+    assert re.search(r"<b>[\d.]+ % ± [\d.]+ % lower</b>", text)
+
+
 def test_coverage_of_trajectories_is_that_of_fresh_draws(dynamics):
     """Of every observation but the first, by draws of our own from the same starts."""
     Y, t = decays(50, 1)
