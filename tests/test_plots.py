@@ -186,8 +186,13 @@ def test_regions_hold_their_share_and_follow_the_shape():
         assert (new >= level).mean() == pytest.approx(share, abs=0.05)
     middle = density[len(at[0]) // 2, len(at[1]) // 2]
     assert middle < 0.01 * density.max()  # the hole stays a hole
-    # Draws that repeat a few values are no spikes.
+    # Draws that repeat a few values are no spikes, and their regions are those of new values.
     rng = np.random.default_rng(0)
+    at, density, levels = _estimate_density(ring[rng.integers(0, 150, 2000)])
+    places = [((ring[150:, k] - at[k][0]) / (at[k][1] - at[k][0])).round().astype(int) for k in range(2)]
+    new = density[tuple(np.clip(place, 0, len(density) - 1) for place in places)]
+    for share in (0.9, 0.5):
+        assert (new >= np.quantile(levels, 1 - share)).mean() == pytest.approx(share, abs=0.1)
     (at,), repeated, _ = _estimate_density(rng.choice(rng.normal(size=60), 2000)[:, None])
     assert repeated.max() / (at[1] - at[0]) < 0.8
 

@@ -148,7 +148,7 @@ def pairs(samples: Any, data: Any = None, names: Any = None, rows: Any = None, a
     2 to 6. ``data`` are observed outputs near the input, (m, d) or one such array for each of the n inputs.
 
     On the diagonal is the density of each output, with a histogram of the observed values (at several
-    inputs, ticks). Below it are the smallest regions that hold 50 and 90 % of the draws, with the observed
+    inputs, ticks). Below it are the smallest regions that hold about 50 and 90 % of new draws, with observed
     rows as dots; above it, the draws themselves. What lies outside of a panel is drawn at its edge. ``names``
     of the outputs are shown as they are, by default the columns of ``data``; ``rows`` names the inputs.
     ``axes`` is (d, d). Returns the Axes (d, d).
@@ -298,7 +298,7 @@ def _estimate_density(points: Array) -> tuple[list[Array], Array, Array]:
     It is a smoothed histogram. Its width is the one of a few that predicts the points of a cell best from
     those of all others: one rule for all shapes would fill the hole of a ring, and draws that repeat the
     values of few rows would look like as many spikes. A point's level is the probability of its cell by
-    all other points.
+    all points that are not copies of it.
 
     >>> (at,), shares, _ = _estimate_density(np.random.default_rng(0).normal(size=(2000, 1)))
     >>> round(float(np.interp(0, at, shares) / (at[1] - at[0])), 1), round(float(shares.sum()), 2)
@@ -312,6 +312,8 @@ def _estimate_density(points: Array) -> tuple[list[Array], Array, Array]:
     cells = tuple(np.minimum((points - low) / steps, _CELLS[k] - 1).astype(int).T)
     counts = np.zeros((_CELLS[k],) * k)
     np.add.at(counts, cells, 1.0)
+    _, kinds, sizes = np.unique(points, axis=0, return_inverse=True, return_counts=True)
+    copies = sizes[kinds.ravel()]
     best, found, levels = -np.inf, counts, counts[cells]
     for factor in _WIDTHS:
         sigma = np.maximum(factor * usual / steps, 0.7)
@@ -319,7 +321,7 @@ def _estimate_density(points: Array) -> tuple[list[Array], Array, Array]:
         own = np.prod([_peak(width) for width in sigma])
         score = float(np.log(np.maximum(smooth[cells] - counts[cells] * own, 1e-12 * n)).sum())
         if score > best:
-            best, found, levels = score, smooth, smooth[cells] - own
+            best, found, levels = score, smooth, smooth[cells] - copies * own
     at = [end + (np.arange(_CELLS[k]) + 0.5) * step for end, step in zip(low, steps, strict=True)]
     return at, found / found.sum(), levels / found.sum()
 
@@ -403,9 +405,9 @@ def _explain_pairs(axes: Any, n: int, rows: list[str] | None, observed: bool) ->
     figure = axes[0, 0].figure
     style = {"frameon": False, "fontsize": 8.5}
     if figure.get_layout_engine() is not None and set(figure.axes) == set(axes.flat):
-        # As many columns as fit: a sign takes about 0.08 inches, and the mark before it 0.6.
-        longest = 0.08 * max(len(each.get_label()) for each in known) + 0.6
-        columns = int(np.clip(figure.get_figwidth() // longest, 1, len(known)))
+        # In one line if it fits: a letter takes about 0.075 inches, and the mark before a label 0.55.
+        widths = [0.075 * len(each.get_label()) + 0.55 for each in known]
+        columns = len(known) if sum(widths) <= figure.get_figwidth() else 1
         figure.legend(handles=known, loc="outside upper left", ncols=columns, **style)
     else:
         axes[0, 0].legend(handles=known, **style)

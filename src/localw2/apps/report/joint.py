@@ -171,9 +171,9 @@ def _describe_gain(judged: JointRows, rows: str) -> str:
         meaning = "which is within the error: the draws have little dependence, or not that of the data"
     word = "lower" if gain >= 0 else "higher"
     return (
-        f"<p>The energy score of the draws is {judged.energy.mean():.3g} (outputs in SDs, lower is better). "
+        f"<p>The energy score of the draws is {judged.energy.mean():#.3g} (outputs in SDs, lower is better). "
         f"If the outputs of the same draws are shuffled, so that only the margins are left, it is "
-        f"{judged.energy_shuffled.mean():.3g}. The dependence between outputs makes the score "
+        f"{judged.energy_shuffled.mean():#.3g}. The dependence between outputs makes the score "
         f"<b>{100 * abs(gain):.1f} % ± {100 * error:.1f} % {word}</b>, {meaning}.</p>"
     )
 
