@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from localw2.models.laws import LogNormal, Normal, PushForward, Shared
     from localw2.models.linear import RandomLinear
     from localw2.models.network import RandomMLP
+    from localw2.models.noise_network import NoiseMLP
     from localw2.models.ode import RandomODE, SolverError
     from localw2.training.config import Fit, FitConfig
     from localw2.training.loop import train
@@ -115,6 +116,7 @@ _HOMES = {
     "models.laws": "LogNormal Normal PushForward Shared",
     "models.linear": "RandomLinear",
     "models.network": "RandomMLP",
+    "models.noise_network": "NoiseMLP",
     "models.ode": "RandomODE SolverError",
     "training.config": "Fit FitConfig",
     "training.loop": "train",

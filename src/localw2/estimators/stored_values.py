@@ -20,6 +20,7 @@ from localw2.balls.neighborhoods import Nearest
 from localw2.judging.seen_rows import SeenRows
 from localw2.losses import discrepancies as losses
 from localw2.models.network import ACTIVATIONS, RandomMLP
+from localw2.models.noise_network import NoiseMLP
 from localw2.storage.checks import MOST_WORK
 from localw2.storage.model_file import write
 from localw2.training.checkpoints import history_tensors, tensors_history
@@ -206,16 +207,31 @@ def sized_array(name: str, tensor: Tensor, *shape: int, dtype: torch.dtype = tor
     return array
 
 
-def restore_network(parameters: Mapping[str, Any], p: int, d: int, tensors: dict[str, Tensor]) -> RandomMLP:
+def restore_network(
+    parameters: Mapping[str, Any], p: int, d: int, tensors: dict[str, Tensor]
+) -> RandomMLP | NoiseMLP:
     """The network of p inputs and d outputs whose tensors are named ``model.*``, in double precision."""
     state = {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
-    net = RandomMLP(p, d, *network_settings(parameters, p, d, state, torch.float64)).double()
+    n_noise = parameters.get("n_noise")
+    if n_noise is not None:
+        whole_number(n_noise, 1, MOST_COLUMNS)
+    width, depth, residual, activation = network_settings(parameters, p, d, state, torch.float64, n_noise)
+    net: RandomMLP | NoiseMLP
+    if n_noise is None:
+        net = RandomMLP(p, d, width, depth, residual, activation).double()
+    else:
+        net = NoiseMLP(p, d, width, depth, n_noise, residual, activation).double()
     net.load_state_dict(state)
     return net.eval()
 
 
 def network_settings(
-    parameters: Mapping[str, Any], n_inputs: int, n_outputs: int, state: dict[str, Tensor], dtype: torch.dtype
+    parameters: Mapping[str, Any],
+    n_inputs: int,
+    n_outputs: int,
+    state: dict[str, Tensor],
+    dtype: torch.dtype,
+    n_noise: int | None = None,
 ) -> tuple[int, int, bool, str]:
     """Width, depth, residual and activation of a stored network, if its tensors have the shapes they ask for.
 
@@ -226,9 +242,14 @@ def network_settings(
         raise ValueError(
             f"activation={parameters['activation']!r}, residual={parameters['residual']!r} is unknown."
         )
-    if len(state) != 3 * (depth + 1):
+    if len(state) != (3 if n_noise is None else 2) * (depth + 1):
         raise ValueError(f"there are {len(state)} tensors for a network of depth {depth}.")
     for i, (n_in, n_out) in enumerate(pairwise([n_inputs, *[width] * depth, n_outputs])):
-        for name, shape in (("mean", (n_in, n_out)), ("std", (n_in, n_out)), ("bias", (n_out,))):
+        shapes: dict[str, tuple[int, ...]] = {"bias": (n_out,)}
+        if n_noise is None:
+            shapes |= dict.fromkeys(("mean", "std"), (n_in, n_out))
+        else:
+            shapes["weight"] = (n_out, n_in + n_noise)
+        for name, shape in shapes.items():
             sized_array(f"layers.{i}.{name}", state[f"layers.{i}.{name}"], *shape, dtype=dtype)
     return width, depth, parameters["residual"], parameters["activation"]

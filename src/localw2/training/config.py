@@ -27,6 +27,7 @@ def _check_path(value: Any, name: str) -> str:
     return os.fsdecode(value)
 
 
+_RISE = 0.2  # of the epochs of a one-cycle schedule, during which the learning rate grows
 _EPOCHS = ("max_epochs", "validate_every", "patience", "checkpoint_every")
 _SIZES = ("n_draws", "batch_balls", "epoch_balls", "block_balls")
 _CHECKS: dict[str, Callable[[Any, str], Any]] = {
@@ -38,7 +39,7 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
         check_number, valid=lambda v: 0 < v < math.inf, words="a number > 0, such as 0.02"
     ),
     "weight_decay": partial(check_number, valid=lambda v: 0 <= v < math.inf, words="a number >= 0"),
-    "schedule": partial(_check_choice, choices=("cosine", "constant")),
+    "schedule": partial(_check_choice, choices=("cosine", "one-cycle", "constant")),
     "noise": partial(_check_choice, choices=("keyed",)),
     "keep": partial(_check_choice, choices=("last", "best", "average")),
     "averaged": partial(
@@ -58,8 +59,8 @@ class FitConfig:
     the loss of a batch is an unbiased estimate of the full loss; ``block_balls`` > 1 draws runs of that
     many neighbouring balls, which share rows. An epoch draws all balls, or ``epoch_balls`` of them.
     ``noise="keyed"`` keys draws by row, as under torchrun. ``schedule`` is "cosine" (down to 0 over
-    ``max_epochs``) or "constant". ``keep`` selects the final weights: the "last", the "best" by the
-    held-out score, or the "average" over the last ``averaged`` fraction of epochs. Scores are computed
+    ``max_epochs``), "one-cycle" (up during the first fifth, then as cosine) or "constant". ``keep``
+    selects the final weights: the "last", the "best" by the held-out score, or the "average" over the last ``averaged`` fraction of epochs. Scores are computed
     every ``validate_every`` epochs and after the last; training stops after ``patience`` scores without
     improvement. ``checkpoint`` is a file, written every ``checkpoint_every`` epochs, or after 30 seconds
     if these take longer, and at the end; ``resume`` continues from it if it exists. ``history`` is a
@@ -116,7 +117,11 @@ class FitConfig:
         """The learning rate of an epoch, counted from 0."""
         if self.schedule == "constant":
             return self.learning_rate
-        return self.learning_rate * 0.5 * (1 + math.cos(math.pi * epoch / self.max_epochs))
+        start = _RISE * self.max_epochs if self.schedule == "one-cycle" else 0.0
+        if epoch < start:
+            return self.learning_rate * (epoch + 1) / (math.floor(start) + 1)
+        done = (epoch - start) / (self.max_epochs - start)
+        return self.learning_rate * 0.5 * (1 + math.cos(math.pi * done))
 
     def n_averaged(self, epoch: int) -> int:
         """How many of the first ``epoch`` epochs belong to the average."""

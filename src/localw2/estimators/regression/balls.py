@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 BATCH_EDGES, EPOCH_EDGES = 1 << 11, 1 << 14
 WHOLE_ROWS = 2000  # up to which a step sees every ball; beyond, its rows grow as the root of all rows
 FEWEST_BALLS = 16
+FEW_EDGES, FEWEST_OF_FEW = 1 << 10, 8  # rows, ball by ball, and balls of a step that takes few of them
 _FEWEST = 8  # rows below which nothing can be chosen: a ball then holds them all
 
 
@@ -103,19 +104,25 @@ class RowPlan:
 
 
 def plan_rows(
-    hoods: Neighborhoods | LazyNeighborhoods, balls: Nearest | float, batch_balls: int | None, base_rows: int
+    hoods: Neighborhoods | LazyNeighborhoods,
+    balls: Nearest | float,
+    batch_balls: int | None,
+    base_rows: int,
+    few: bool = False,
 ) -> RowPlan:
     """The plan of a fit on these balls; ``batch_balls`` is what the user asked for.
+
+    With ``few`` an epoch is one step on a few balls, however many rows there are.
 
     >>> plan_rows(Neighborhoods.whole(100), Nearest(64), None, 0)
     RowPlan(n_rows=100, base_rows=0, batch_balls=None, epoch_balls=None, slack=0.0)
     """
     if isinstance(hoods, Neighborhoods):
         n = hoods.n_rows
-        if batch_balls is not None or n <= WHOLE_ROWS:
+        if batch_balls is not None or (n <= WHOLE_ROWS and not few):
             return RowPlan(n, base_rows, batch_balls, None, 0.0)
-        wanted = np.sqrt(WHOLE_ROWS * n) * hoods.n_balls / hoods.n_edges
-        batch = min(hoods.n_balls, max(FEWEST_BALLS, round(wanted)))
+        wanted = (FEW_EDGES if few else np.sqrt(WHOLE_ROWS * n)) * hoods.n_balls / hoods.n_edges
+        batch = min(hoods.n_balls, max(FEWEST_OF_FEW if few else FEWEST_BALLS, round(wanted)))
         return RowPlan(n, base_rows, batch, batch, 0.0)
     size = balls.k if isinstance(balls, Nearest) else float(hoods.probed_size)
     batch = max(FEWEST_BALLS, round(BATCH_EDGES / size)) if batch_balls is None else batch_balls

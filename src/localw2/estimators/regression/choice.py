@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from localw2.estimators.regression.balls import ChosenBalls
     from localw2.estimators.regression.loss import ResidualLoss
     from localw2.losses.objective import Objective
-    from localw2.models.network import RandomMLP
+    from localw2.models.base import RandomMap
     from localw2.training.config import FitConfig
 
 HELD_OUT = 0.2  # of the rows, to score the networks
@@ -44,7 +44,7 @@ def choose_by_training(
     X: Array,
     residuals: Array,
     inputs: Tensor,
-    net: RandomMLP,
+    net: RandomMap,
     loss: ResidualLoss,
     config: FitConfig,
 ) -> ChosenBalls:
@@ -99,14 +99,14 @@ class _Rival:
     option: ChosenBalls
     balls: Any  # all of them; those of one row do not enter the loss
     objective: Objective
-    net: RandomMLP
+    net: RandomMap
 
 
 def _make_rivals(
     options: Sequence[ChosenBalls],
     X: Array,
     residuals: Array,
-    net: RandomMLP,
+    net: RandomMap,
     loss: ResidualLoss,
     in_batches: bool,
 ) -> list[_Rival]:
@@ -166,7 +166,7 @@ def _gain(best: Candidate) -> str:
     )
 
 
-def _scores(net: RandomMLP, inputs: Tensor, residuals: Array, seed: int) -> Array:
+def _scores(net: RandomMap, inputs: Tensor, residuals: Array, seed: int) -> Array:
     """The CRPS of a network's draws at each row, (rows,), mean over outputs."""
     generator = torch.Generator(inputs.device).manual_seed(seed)
     draws = net.eval().sample(inputs, _DRAWS, generator).double().cpu().numpy()

@@ -33,7 +33,7 @@ MANY = 400  # rows from which on one held fold is enough
 TRIED_ROWS, TRIED_DRAWS = 3000, 100  # held-out rows that members are weighted by, and their draws there,
 TRIED_TREES = 20  # of forests that are only grown for this
 STRETCHES = (1.0, 1.05, 1.1, 1.15, 1.2, 1.3)  # factors on the spread of residuals in balls
-FEW_COLUMNS, CLEARLY = 2, 5.0  # in which a network is tried; standard errors by which a pool must be better
+FEW_COLUMNS, CLEARLY = 2, 2.0  # in which a network is tried; standard errors by which balls must be better
 _PURPOSE = 6  # keeps these random numbers apart from others of the same seed
 
 
@@ -128,8 +128,13 @@ def _try_laws(
     trials += [_try_network(recipe, fitted, law, x, y) for law in networks]
     if recipe.on_trial is None or not _worth_training(fitted):
         return trials, _weigh(trials)
-    trials.append(_try_network(recipe, fitted, recipe.on_trial, x, y))
-    return trials, _weigh_smooth(trials)
+    if y.shape[1] == 1:
+        smooth = _try_network(recipe, fitted, recipe.on_trial, x, y)
+        if not _clearly_better(trials, smooth):
+            return [smooth], np.ones(1)
+    # Random weights cannot split a law, nor follow how a dependence changes: noise as an input can.
+    trials.append(_try_network(recipe, fitted, Network.with_noise(), x, y))
+    return trials, _weigh(trials)
 
 
 def _finish(
@@ -302,21 +307,14 @@ def _weigh(trials: list[_Trial]) -> Array:
     return pool_weights([trial.draws for trial in trials], trials[0].y)
 
 
-def _weigh_smooth(trials: list[_Trial]) -> Array:
-    """The weights, but all of it for the network, which is last, unless the pool is clearly better.
-
-    Of several outputs a network can miss how their dependence changes with x, so the pool decides there.
-    """
-    weights = _weigh(trials)
-    trials = [trial.first_set() for trial in trials]
-    if trials[0].y.shape[1] > 1:
-        return weights
+def _clearly_better(balls: list[_Trial], network: _Trial) -> bool:
+    """Whether balls predict clearly better than a network, which is then not able to have the law's shape."""
+    first = [trial.first_set() for trial in balls]
+    weights = pool_weights([trial.draws for trial in first], first[0].y)
     n_draws = np.round(weights * TRIED_DRAWS).astype(int)
-    pooled = np.concatenate([trial.draws[:n] for trial, n in zip(trials, n_draws, strict=True)])
-    network, y = trials[-1].draws, trials[-1].y
-    gain = (crps(y, network) - crps(y, pooled))[:, 0]
-    error = gain.std() / np.sqrt(len(gain))
-    return weights if gain.mean() > CLEARLY * error else np.eye(len(trials))[-1]
+    pooled = np.concatenate([trial.draws[:n] for trial, n in zip(first, n_draws, strict=True)])
+    gain = (crps(network.y, network.draws) - crps(network.y, pooled))[:, 0]
+    return bool(gain.mean() > CLEARLY * gain.std() / np.sqrt(len(gain)))
 
 
 def _narrow(kept: list[tuple[_Trial, float]], outcomes: Outcomes) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, final
 
@@ -21,6 +22,7 @@ from localw2.estimators.regression.outcomes import MATCHED_DRAWS, MATCHED_ROWS, 
 from localw2.estimators.settings import choose_discrepancy
 from localw2.metrics import crps
 from localw2.models.network import RandomLayer, RandomMLP
+from localw2.models.noise_network import NoiseMLP
 from localw2.training.config import FitConfig
 from localw2.training.loop import train
 
@@ -43,6 +45,8 @@ _FAR = 1e12  # unless an input is so large that squares of what comes of it migh
 class Network:
     """A law by the paper's method: a network with random weights, trained by the local loss on residuals.
 
+    ``Network.with_noise()`` has fixed weights and random inputs instead, so that it can have separate modes.
+
     Parameters
     ----------
     discrepancy : {"w2", "sliced", "mmd", "energy", "mse", "meanvar"} or Discrepancy
@@ -62,6 +66,9 @@ class Network:
     epochs, learning_rate, weight_decay, schedule, batch_balls
         Training, see ``FitConfig``; ``batch_balls=None`` takes all balls in a step up to 2000 rows,
         and beyond that so many that the time of a fit grows slower than the rows.
+    n_noise : int or None
+        None for random weights; else so many random numbers join x and each hidden layer of a network with
+        fixed weights (``NoiseMLP``). It is trained on a few balls a step, and its mean is left free.
 
     >>> Network(width=20, epochs=100)
     Network(discrepancy='w2', debiased=True, width=20, depth=2, ..., epochs=100, ...)
@@ -80,6 +87,7 @@ class Network:
     weight_decay: float = 0.005
     schedule: str = "cosine"
     batch_balls: int | None = None
+    n_noise: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("debiased", "residual", "standardize"):
@@ -89,12 +97,38 @@ class Network:
         self.config()  # checks the other settings of training
         for name in ("width", "depth"):  # not by a network of this size: a file may ask for any
             check_count(getattr(self, name), name, 1)
-        RandomMLP(1, 1, 1, 1, self.residual, self.activation, generator=torch.Generator())
+        self.build(1, 1, torch.Generator(), width=1, depth=1)
+
+    @classmethod
+    def with_noise(cls, n_noise: int = 4, **settings: Any) -> Network:
+        """A network that takes noise as input, with the training that suits it.
+
+        Its learning rate has to rise slowly: at full rate from the start, both modes of a law stay merged.
+
+        >>> Network.with_noise(epochs=100).schedule
+        'one-cycle'
+        """
+        training = {"n_draws": 2, "epochs": 600, "learning_rate": 0.01, "schedule": "one-cycle"}
+        suitable: dict[str, Any] = {"width": 64, "n_noise": n_noise, **training}
+        return cls(**(suitable | settings))
 
     @property
     def name(self) -> str:
         """What ``weights_`` calls it."""
-        return "network"
+        return "network" if self.n_noise is None else "network of noise"
+
+    def build(self, p: int, d: int, generator: torch.Generator, **sizes: int) -> RandomMLP | NoiseMLP:
+        """The network of p inputs and d outputs, untrained."""
+        settings: dict[str, Any] = {
+            "width": self.width,
+            "depth": self.depth,
+            "residual": self.residual,
+            "activation": self.activation,
+            "generator": generator,
+        }
+        if self.n_noise is None:
+            return RandomMLP(p, d, **(settings | sizes))
+        return NoiseMLP(p, d, n_noise=self.n_noise, **(settings | sizes))
 
     def config(self, **settings: Any) -> FitConfig:
         """The settings of training, with those given on top."""
@@ -126,21 +160,16 @@ class Network:
         """
         scale, center = fitted.mean.scale, fitted.out_of_fold
         rows, shown = fitted.mean.columns.expand(x), scale.forward(y)
-        net = RandomMLP(
-            rows.shape[1],
-            y.shape[1],
-            self.width,
-            self.depth,
-            self.residual,
-            self.activation,
-            generator=torch.Generator().manual_seed(config.seed),
-        ).to(device)
+        generator = torch.Generator().manual_seed(config.seed)
+        net = self.build(rows.shape[1], y.shape[1], generator).to(device)
         residuals = shown - center
         units, whiten = Units.of(rows, residuals, self.standardize)
         residuals = residuals @ whiten
         inputs = units.inputs(rows).to(device, torch.float32)
         discrepancy = choose_discrepancy(self.discrepancy, self.debiased, y.shape[1])
-        loss = ResidualLoss(discrepancy, len(fitted.mean.parts) > 0 and self.debiased, device)
+        # Holding the mean takes products of draws, whose noise keeps modes merged.
+        anchored = len(fitted.mean.parts) > 0 and self.debiased and self.n_noise is None
+        loss = ResidualLoss(discrepancy, anchored, device)
         given = delta if isinstance(delta, list | tuple) else [delta]
         asked = any(isinstance(one, str) for one in given) and not isinstance(norm, Norm)
         relevance = measure_relevance(fitted.mean, x) if asked and fitted.mean.parts else None
@@ -152,7 +181,7 @@ class Network:
         else:
             chosen = choose_balls(rows, shown, center, delta, norm, self.debiased, relevance)
         hoods = chosen.neighborhoods(rows)
-        plan = plan_rows(hoods, chosen.balls, self.batch_balls, fitted.n_rows)
+        plan = plan_rows(hoods, chosen.balls, self.batch_balls, fitted.n_rows, self.n_noise is not None)
         config = plan.apply(config)
         objective = loss.objective(rows, residuals, chosen, hoods, plan.batch_balls is not None)
         watched: dict[str, Any] = {}
@@ -168,7 +197,7 @@ class Network:
         if not outcomes.free:
             draws = _draws_to_match(net, units, rows, center, config.seed)
             rounding = Rounding.match(outcomes, scale.backward(draws), y)
-        member = NetworkMember(net, units, fitted.mean, rounding, config.seed)
+        member = NetworkMember(net, units, fitted.mean, rounding, config.seed, self.name)
         return TrainedNetwork(member, fit, chosen, plan)
 
 
@@ -243,7 +272,7 @@ class TrainedNetwork:
 class NetworkMember(Member):
     r""":math:`\hat y = m_f(x) + \hat f(x, \hat\omega) A`, with a random fold f of the mean for every draw."""
 
-    net: RandomMLP
+    net: RandomMLP | NoiseMLP
     units: Units
     mean: FoldedMean
     rounding: Rounding
@@ -291,7 +320,7 @@ class NetworkMember(Member):
             yield rows, draws.numpy() @ self.units.y_factor
 
 
-def _draws_to_match(net: RandomMLP, units: Units, x: Array, center: Array, seed: int) -> Array:
+def _draws_to_match(net: RandomMLP | NoiseMLP, units: Units, x: Array, center: Array, seed: int) -> Array:
     """Draws (M, d) at some of the rows, around their out-of-fold means."""
     chosen = np.random.default_rng(seed).permutation(len(x))[:MATCHED_ROWS]
     generator = torch.Generator().manual_seed(seed)
@@ -301,15 +330,15 @@ def _draws_to_match(net: RandomMLP, units: Units, x: Array, center: Array, seed:
 
 
 @torch.no_grad()
-def balanced_draws(net: RandomMLP, x: Tensor, n_draws: int, generator: torch.Generator) -> Tensor:
+def balanced_draws(net: RandomMLP | NoiseMLP, x: Tensor, n_draws: int, generator: torch.Generator) -> Tensor:
     """Draws (S, N, d) whose noise is the same at every row and has exactly mean 0 and covariance I.
 
     Noise comes in pairs z, -z and is whitened over the S draws. What is linear in the noise then has its
     exact variance: on the nonlinear example 2000 draws give the standard deviation to .5 %, plain ones to
     2 %. A network with so many units that whitening would distort the noise gets plain draws.
     """
-    layers = net.random_layers()
-    sizes = [layer.mean.shape[1] for layer in layers]
+    layers = [] if isinstance(net, NoiseMLP) else net.random_layers()
+    sizes = [net.n_numbers] if isinstance(net, NoiseMLP) else [layer.mean.shape[1] for layer in layers]
     half = n_draws // 2
     if n_draws % 2 or sum(sizes) > half // 2:
         return net.sample_common(x, n_draws, generator)
@@ -318,6 +347,8 @@ def balanced_draws(net: RandomMLP, x: Tensor, n_draws: int, generator: torch.Gen
     z = z @ (vectors / values.sqrt()) @ vectors.T
     noise = [part.contiguous() for part in torch.cat([z, -z])[:, None].split(sizes, dim=-1)]
     parts = x.split(max(1, _AT_A_TIME // n_draws))
+    if isinstance(net, NoiseMLP):
+        return torch.cat([net.evaluate(part, noise[0]) for part in parts], 1)
     return torch.cat([net._through(part, lambda i, h: _outputs(layers[i], h, noise[i])) for part in parts], 1)
 
 
@@ -331,7 +362,9 @@ def _outputs(layer: RandomLayer, h: Tensor, noise: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def independent_draws(net: RandomMLP, x: Tensor, n_draws: int, generator: torch.Generator) -> Tensor:
+def independent_draws(
+    net: RandomMLP | NoiseMLP, x: Tensor, n_draws: int, generator: torch.Generator
+) -> Tensor:
     """Draws (S, N, d) as ``net.sample`` makes them, independent over draws and rows.
 
     Many draws at many rows are made in single precision, and what the first layer does to a row is
@@ -339,6 +372,8 @@ def independent_draws(net: RandomMLP, x: Tensor, n_draws: int, generator: torch.
     """
     if len(x) < _MANY_ROWS or len(x) * n_draws < _MANY_DRAWS or float(x.abs().max()) > _FAR:
         return net.sample(x, n_draws, generator)
+    if isinstance(net, NoiseMLP):
+        return _noise_draws(net, x, n_draws, generator)
     layers = [_Moments.of(layer) for layer in net.random_layers()]
     first = layers[0]
     rows = x.float()
@@ -356,6 +391,18 @@ def independent_draws(net: RandomMLP, x: Tensor, n_draws: int, generator: torch.
 
         draws[start : start + count] = net._through(rows, outputs).view(count, len(x), -1)
     return draws.double()
+
+
+def _noise_draws(net: NoiseMLP, x: Tensor, n_draws: int, generator: torch.Generator) -> Tensor:
+    """The same of a network that takes noise as input."""
+    single, rows = deepcopy(net).float(), x.float()
+    draws = []
+    step = max(1, _SINGLE_AT_A_TIME // len(x))
+    for start in range(0, n_draws, step):
+        count = min(step, n_draws - start)
+        noise = torch.randn(count, len(x), net.n_numbers, generator=generator)
+        draws.append(single.evaluate(rows, noise).double())
+    return torch.cat(draws)
 
 
 @dataclass(frozen=True)

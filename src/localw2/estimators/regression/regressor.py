@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from localw2.estimators.regression.law import ConditionalLaw
     from localw2.estimators.regression.network import NetworkMember, TrainedNetwork
     from localw2.models.network import RandomMLP
+    from localw2.models.noise_network import NoiseMLP
     from localw2.training.config import Fit
 
 
@@ -403,7 +404,7 @@ class LocalW2Regressor(Judged, stored_values.Storable, RegressorMixin, BaseEstim
         self.outcomes_, self.calibration_ = law.outcomes, law.calibration
 
     @property
-    def model_(self) -> RandomMLP:
+    def model_(self) -> RandomMLP | NoiseMLP:
         """The trained network, in float64."""
         return self._of_network("model_").net
 
@@ -458,13 +459,15 @@ def choose_laws(law: Any) -> tuple[tuple[Network | BallLaw, ...], Network | None
 
     >>> choose_laws("network")
     ((Network(...),), None)
-    >>> [(one.min_rows, one.on) for one in choose_laws("balls")[0]]
-    [(2, 'residuals'), (5, 'residuals'), (40, 'residuals'), (2, 'outcomes')]
+    >>> [one.min_rows for one in choose_laws("balls")[0]]
+    [2, 5, 40, 160, 640, 2]
     """
     balls: tuple[Network | BallLaw, ...] = (
         BallLaw(2),
         BallLaw(5),
         BallLaw(40),
+        BallLaw(160),
+        BallLaw(640),
         BallLaw(2, on="outcomes"),
     )
     words: dict[str, tuple[tuple[Network | BallLaw, ...], Network | None]] = {

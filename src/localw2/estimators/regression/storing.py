@@ -32,6 +32,8 @@ from localw2.estimators.stored_values import (
 )
 from localw2.estimators.tables import Columns, from_stored_encoder
 from localw2.judging.conformal import Calibration
+from localw2.models.network import RandomMLP
+from localw2.models.noise_network import NoiseMLP
 
 if TYPE_CHECKING:
     from localw2.estimators.regression.member import Member
@@ -240,10 +242,11 @@ def _store_network(member: NetworkMember, prefix: str) -> tuple[dict[str, Any], 
         "kind": "network",
         "seed": member.seed,
         "rounding": member.rounding.plain(),
-        "width": net.random_layers()[0].mean.shape[1],
+        "width": len(net.state_dict()["layers.0.bias"]),
         "depth": len(net.layers) - 1,
         "residual": bool(net.residual),
         "activation": net.activation,
+        "n_noise": net.n_noise if isinstance(net, NoiseMLP) else None,
     }
     tensors = {f"{prefix}.model.{name}": value for name, value in net.state_dict().items()}
     for name in ("x_mean", "x_scale", "y_factor"):
@@ -265,7 +268,9 @@ def _build_network(
 ) -> NetworkMember:
     shapes = {"x_mean": (p,), "x_scale": (p,), "y_factor": (d, d)}
     units = Units(**{name: sized_array(name, tensors[name], *shape) for name, shape in shapes.items()})
-    return NetworkMember(restore_network(plain, p, d, tensors), units, mean, rounding, seed)
+    net = restore_network(plain, p, d, tensors)
+    title = Network().name if isinstance(net, RandomMLP) else Network.with_noise().name
+    return NetworkMember(net, units, mean, rounding, seed, title)
 
 
 def _store_balls(member: BallMember, forest: int) -> dict[str, Any]:
