@@ -15,6 +15,7 @@ from localw2._validation import Array, as_array, as_rows, check_count, check_pro
 from localw2._wording import align, to_plain
 from localw2.judging.diagnosis import checks
 from localw2.judging.diagnosis.checks import FEW_NEAR, LEVEL
+from localw2.judging.diagnosis.modes import check_modes
 from localw2.judging.diagnosis.plots import draw_diagnosis
 from localw2.judging.independence import (
     SHARED_NOISE,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from localw2.balls.neighborhoods import Neighborhoods
     from localw2.balls.norms import Norm
     from localw2.judging.diagnosis.checks import Dependence, Group
+    from localw2.judging.diagnosis.modes import Modes
 
 _MEAN_ADVICE = "Improve the mean (base regressor, inputs), and check for drift since the training data."
 ADVICE = {
@@ -41,6 +43,8 @@ ADVICE = {
     "above": _MEAN_ADVICE,
     "below": _MEAN_ADVICE,
     "shape": "The model misses skewness or tails: try a wider network, more epochs or more rows.",
+    "merged": "Let the law have several modes: prefer ball laws to a network, smaller balls, or more rows.",
+    "split": "Smooth the law: use more rows per ball (delta) or fewer epochs.",
     "dependence": "Fit the outputs jointly (SlicedW2, EnergyScore), and keep those of one draw together.",
 }
 
@@ -62,6 +66,7 @@ class Diagnosis:
     n_outputs: int
     groups: tuple[Group, ...]
     dependence: tuple[Dependence, ...]
+    modes: tuple[Modes, ...]
     n_tests: int
     crps: tuple[float, ...]
     score: float
@@ -108,6 +113,10 @@ class Diagnosis:
         outputs explain.
         """
         found: list[tuple[bool, float, int, str, str]] = []
+        for each in self._wrong_modes:
+            kind, words = each.describe(self.n_outputs > 1)
+            words = f"{words} (p = {each.adjusted:.2g})"
+            found.append((bool(each.where), each.adjusted, each.outputs[0], kind, words))
         scattered = {group.output for group in self.groups if group.adjusted["spread"] <= LEVEL}
         for group in self.groups:
             whose = f" of output {group.output}" if self.n_outputs > 1 else ""
@@ -130,14 +139,27 @@ class Diagnosis:
     def _list_failed(self, group: Group, scattered: bool) -> list[str]:
         """The failed tests of a group that have no other explanation; ``scattered``: the spread failed."""
         failed = [test for test, p in group.adjusted.items() if p <= LEVEL]
-        if len(failed) > 1 and "shape" in failed:  # a wrong mean or spread makes the shape fail as well
+        modes = any(group.output in each.outputs for each in self._wrong_modes)
+        if (modes or len(failed) > 1) and "shape" in failed:  # other errors make the shape fail as well
             failed.remove("shape")
+        low, high = self.spread_interval[group.output]
+        if modes and low <= 1 <= high and "spread" in failed:  # ranks scatter wrongly, the values do not
+            failed.remove("spread")
         if scattered and "shift" in failed:
             # Regions made from y and few draws together sort extreme y by their sign.
             knows_y = self.n_samples < checks.ENOUGH_DRAWS and group.by in checks.PREDICTIONS
             if knows_y or self.n_tests * group.shift_pvalue_at_spread > LEVEL:
                 failed.remove("shift")
         return failed
+
+    @property
+    def _wrong_modes(self) -> list[Modes]:
+        """Directions with wrong modes: single outputs, and the clearest of those that other outputs make up."""
+        wrong = [each for each in self.modes if each.adjusted <= LEVEL]
+        alone = [each for each in wrong if len(each.outputs) == 1]
+        known = {each.outputs[0] for each in alone}
+        together = [each for each in wrong if len(each.outputs) > 1 and not known & {*each.outputs}]
+        return alone + sorted(together, key=lambda each: each.adjusted)[:1]
 
     @property
     def _unclear_pairs(self) -> list[Dependence]:
@@ -320,7 +342,10 @@ def diagnose(
     (n, d), pairs = y.shape, checks.choose_pairs(y.shape[1], rng)
     rows = checks.RowStatistics.of(y, samples, pairs, rng)
     groups, order = checks.check_groups(rows, places, columns, levels, n_regions)
-    groups, dependence, n_tests = checks.adjust_pvalues(groups, checks.check_pairs(rows.joint, pairs))
+    modes = check_modes(y, samples, rows, places, columns, order, n_regions)
+    groups, dependence, modes, n_tests = checks.adjust_pvalues(
+        groups, checks.check_pairs(rows.joint, pairs), modes
+    )
     residual = y - rows.mean
     spreads = [checks.measure_spread(residual[:, k], rows.std[:, k], len(samples)) for k in range(d)]
     return Diagnosis(
@@ -329,6 +354,7 @@ def diagnose(
         n_outputs=d,
         groups=tuple(groups),
         dependence=tuple(dependence),
+        modes=tuple(modes),
         n_tests=n_tests,
         crps=tuple(rows.crps.mean(0).tolist()),
         **checks.measure_skill(y, samples, rows.crps, outputs, rng),
