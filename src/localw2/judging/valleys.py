@@ -26,6 +26,8 @@ WIDTHS = (2, 3, 4, 6)  # of the intervals J, in bins
 MIDDLE = 2.0  # J lies within this many SDs of the mean, so that a mode has room on either side
 DEEP = 0.5  # a valley holds at most this share of what lies on either side of it
 CHANCE = 1e-3  # a valley that chance would make this often is none
+ANY = 0.1  # where y may have a valley, even by chance, draws that have one do not split a mode
+PLAIN = 0.1  # share of the rows by which y and draws must differ inside J to be described
 GRAIN = 4  # J is at least so many times as wide as the gaps between values: atoms are not modes
 
 
@@ -47,12 +49,10 @@ class Valley:
     drawn: float
     densities: tuple[tuple[float, ...], tuple[float, ...]]
 
-    @property
-    def modes(self) -> str:
+    def describe_modes(self, whose: str = "of the data") -> str:
         """What happens to the modes, in words."""
-        if self.kind == "merged":
-            return "Two modes of the data are one in the draws"
-        return "One mode of the data is two in the draws"
+        one, two = ("One mode", "is two") if self.kind == "split" else ("Two modes", "are one")
+        return f"{one} {whose} {two} in the draws"
 
     def describe_interval(self, mean: str) -> str:
         """The interval in words, around a mean.
@@ -118,10 +118,12 @@ def find_valley(
     ``counts`` (groups, bins) are the numbers of y in each bin, ``pooled`` those of all values of the same
     rows, y and its ``n_draws`` draws, and ``sizes`` (groups,) the numbers of rows. ``aligned`` are the counts
     of y after its mean and spread were made those of the draws, so that modes in the wrong place are not
-    taken for merged ones. ``grain`` is the gap between neighbouring values in SDs. Intervals where the pooled values have a valley are tested for too
-    many y, and those that overlap none for too few: the pooled values do not reveal which of them is y.
-    Bonferroni adjusts for all of these tests. Intervals where y, aligned or not, has the same valley, or none
-    to be merged, count as not significant, which can only increase the p-value; without any others it is 1.
+    taken for merged ones. ``grain`` is the gap between neighbouring values in SDs.
+
+    Intervals where the pooled values have a valley are tested for too many y, and those that overlap none for
+    too few. The pooled values do not reveal which of them is y, so this choice is no look at the data, and
+    Bonferroni adjusts for the tests that are left. An interval that does not show merged or split modes
+    counts as not significant, which can only increase the p-value; it is 1 if there is no other.
 
     >>> y, draws = np.zeros((2, 28))
     >>> y[8:11], y[17:20], draws[8:20] = 20, 20, 10  # two modes, and none
@@ -132,29 +134,69 @@ def find_valley(
     drawn = (pooled - counts) / n_draws
     edges = np.arange(N_BINS + 1) * BIN - REACH
     best, valley, n_tests, n = 0.0, None, 0, sizes[:, None]
-    marked = mark_valleys(counts), mark_valleys(pooled)
+    kind: Literal["merged", "split"]
+    maybe, of_y, of_all = mark_valleys(aligned, ANY), mark_valleys(counts), mark_valleys(pooled)
+    fewer = (_count_runs(maybe) < _count_runs(of_all))[:, None]
     for width in WIDTHS:
         middle = (edges[:-width] >= -MIDDLE) & (edges[width:] <= MIDDLE)
-        of_y, of_all = is_valley(counts, width), is_valley(pooled, width)
-        y_apart, all_apart = (_slide(each, width) == 0 for each in marked)
-        n_tests += int(((of_all | all_apart) & middle).sum())
+        deep = is_valley(pooled, width)
+        free = _slide(of_all, width) == 0
+        n_tests += int(((deep | free) & middle).sum())
         if width * BIN < GRAIN * grain:
             continue
         found, expected = _slide(counts, width), _slide(pooled, width) / (n_draws + 1)
         p = np.clip(expected / n, 0.0, 1.0)
-        merged = middle & all_apart & of_y & is_valley(aligned, width) & (found <= expected - 1)
-        split = middle & of_all & y_apart & ~is_valley(aligned, width, chance=1.0) & (found >= expected + 1)
+        merged = middle & free & is_valley(counts, width) & is_valley(aligned, width)
+        merged &= found <= expected - 1
+        split = middle & deep & fewer & (_slide(of_y + maybe, width) == 0) & (found >= expected + 1)
         logs = np.where(merged, binom.logcdf(found, n, p), 0.0)
         logs += np.where(split, binom.logsf(found - 1, n, p), 0.0)
         group, low = np.unravel_index(np.argmin(logs), logs.shape)
         if logs[group, low] < best:
             best, size = float(logs[group, low]), sizes[group]
-            kind: Literal["merged", "split"] = "merged" if merged[group, low] else "split"
-            inside = (float(each[group, low : low + width].sum() / size) for each in (counts, drawn))
+            kind = "merged" if merged[group, low] else "split"
+            share, of_draws = (float(each[group, low : low + width].sum() / size) for each in (counts, drawn))
             density = [tuple((each[group] / size / BIN).tolist()) for each in (counts, drawn)]
             ends = float(edges[low]), float(edges[low + width])
-            valley = Valley(kind, int(group), *ends, *inside, (density[0], density[1]))
-    return float(min(1.0, n_tests * np.exp(best))), valley
+            valley = Valley(kind, int(group), *ends, share, of_draws, (density[0], density[1]))
+    return 1.0 if valley is None else float(min(1.0, n_tests * np.exp(best))), valley
+
+
+def describe_valley(y: Array, yhat: Array, grain: float) -> Valley | None:
+    """A valley that only y or only yhat has, (n,) each and standardised, without a test; None if none shows.
+
+    >>> rng = np.random.default_rng(0)
+    >>> y, yhat = rng.choice([-1.0, 1.0], 200) + 0.2 * rng.normal(size=200), rng.normal(size=200)
+    >>> valley = describe_valley(y, yhat, 0.0)
+    >>> valley.kind, valley.low, valley.high, valley.share, valley.drawn
+    ('merged', -0.75, 0.75, 0.12, 0.52)
+    """
+    if min(y.std(), yhat.std()) == 0:
+        return None
+    aligned = (y - y.mean()) / y.std() * yhat.std() + yhat.mean()
+    of_y, of_yhat, of_aligned = (
+        np.bincount(bin_values(each), minlength=N_BINS + 1)[None, :N_BINS] for each in (y, yhat, aligned)
+    )
+    free_y = mark_valleys(of_y, ANY) + mark_valleys(of_aligned, ANY)
+    free_yhat = mark_valleys(of_yhat, ANY)
+    edges, n = np.arange(N_BINS + 1) * BIN - REACH, len(y)
+    best, valley = PLAIN * n, None
+    for width in WIDTHS:
+        if width * BIN < GRAIN * grain:
+            continue
+        middle = (edges[:-width] >= -MIDDLE) & (edges[width:] <= MIDDLE)
+        inside, drawn = _slide(of_y, width), _slide(of_yhat, width)
+        merged = is_valley(of_y, width) & is_valley(of_aligned, width) & (_slide(free_yhat, width) == 0)
+        split = is_valley(of_yhat, width) & (_slide(free_y, width) == 0)
+        excess = np.where(middle & merged, drawn - inside, np.where(middle & split, inside - drawn, 0))[0]
+        low = int(np.argmax(excess))
+        if excess[low] > best:
+            ends = float(edges[low]), float(edges[low + width])
+            shares = float(inside[0, low] / n), float(drawn[0, low] / n)
+            density = [tuple((each[0] / n / BIN).tolist()) for each in (of_y, of_yhat)]
+            kind: Literal["merged", "split"] = "merged" if merged[0, low] else "split"
+            best, valley = excess[low], Valley(kind, 0, *ends, *shares, (density[0], density[1]))
+    return valley
 
 
 def _slide(counts: Array, width: int) -> Array:
@@ -175,11 +217,17 @@ def is_valley(counts: Array, width: int, chance: float = CHANCE) -> Array:
     return deep
 
 
-def mark_valleys(counts: Array) -> Array:
+def mark_valleys(counts: Array, chance: float = CHANCE) -> Array:
     """1 for every bin of a valley of any width, otherwise 0."""
     marked = np.zeros(counts.shape)
     for width in WIDTHS:
-        deep = is_valley(counts, width)
+        deep = is_valley(counts, width, chance)
         for shift in range(width):
             marked[:, shift : shift + deep.shape[1]] += deep
     return np.minimum(marked, 1.0)
+
+
+def _count_runs(marked: Array) -> Array:
+    """The number of runs of marked bins in each group, which is that of valleys."""
+    runs: Array = (np.diff(np.pad(marked, ((0, 0), (1, 0))), axis=1) > 0).sum(1)
+    return runs

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 MODE_DRAWS = 50  # at most about this many draws per row are compared with y
 MOST_TOGETHER = 5  # outputs; more are searched one by one only
-STEADY = 0.25  # an interval is given in units of y if its ends move by at most this share of its width
+STEADY = 0.3  # an interval is given in units of y if its ends move by at most this share of its width
 
 
 @final
@@ -55,20 +55,27 @@ class Modes:
     high: float
 
     def describe(self, several: bool) -> tuple[str, str]:
-        """The kind of error, and a sentence; ``several``: there are other directions to tell it from."""
+        """The kind of error, and a sentence; ``several``: there are other outputs to tell this from."""
         valley = self.valley
         assert valley is not None
-        between = f"between {self.low:.2g} and {self.high:.2g}"
-        if np.isnan(self.low):
+        between = f"between about {self.low:.3g} and {self.high:.3g}"
+        if math.isnan(self.low):
             between = valley.describe_interval("the predicted mean")
-        along = f" ({self.direction})" if several else ""
-        return valley.kind, f"{valley.modes}{along}{self.where}: {valley.shares} lie {between}"
+        return valley.kind, f"{self.say_what(several)}{self.where}: {valley.shares} lie {between}"
+
+    def say_what(self, several: bool) -> str:
+        """What happens to the modes, in words."""
+        assert self.valley is not None
+        if not several:
+            return self.valley.describe_modes()
+        joint = len(self.outputs) > 1
+        return self.valley.describe_modes(f"along {self.direction}" if joint else f"of {self.direction}")
 
 
 @final
 @dataclass(frozen=True)
 class Direction:
-    """A direction in the space of the standardised outputs: ``weights`` (d,), or None for the principal one."""
+    """A direction of the standardised outputs: ``weights`` (d,), or None for the principal one."""
 
     name: str
     outputs: tuple[int, ...]
@@ -118,7 +125,9 @@ class Regions:
                     high = values[cut[j][0]].max()
                     if not np.isnan(high):
                         runs.append(range(place, len(parts) + j + 1))
-                        words.append(describe_place(each.name, f"in [{each.show(low, 3)}, {each.show(high, 3)}]"))
+                        words.append(
+                            describe_place(each.name, f"in [{each.show(low, 3)}, {each.show(high, 3)}]")
+                        )
             parts += [np.bincount(rows, minlength=n).astype(float) for rows, _ in cut]
         groups = np.zeros((len(runs), len(parts)))
         for group, run in zip(groups, runs, strict=True):
@@ -139,10 +148,10 @@ def check_modes(
 ) -> list[Modes]:
     """Search y (N, d) and samples (S, N, d) for modes that only one of them has, without adjustment.
 
-    Each output is one test, over all rows and the regions of ``check_groups``, of which adjacent ones are also
-    taken together; ``order`` ranks the columns of x (N, p) by relevance. Several outputs are also searched
-    along the principal direction of each row's draws and along sums and differences of two. Fewer than 40
-    draws per row or 20 rows are not searched.
+    Each output is one test, over all rows and the regions of ``check_groups``, of which adjacent ones are
+    also taken together; ``order`` ranks the columns of x (N, p) by relevance. Up to five outputs are also
+    searched along the principal direction of each row's draws and along sums and differences of two, in SDs.
+    Fewer than 40 draws per row or 20 rows are not searched.
     """
     n, d = y.shape
     if n < FEW_ROWS or len(samples) < ENOUGH_DRAWS:
@@ -180,9 +189,9 @@ def check_modes(
         many = np.flatnonzero(sizes >= SMALLEST_REGION)
         within = region.parts * varies
         table.append(within @ _count_by_row(bin_values(_align(z, within))[None]))
-        tested = (region.groups[many] @ each[:, :N_BINS] for each in table)
+        counts, pooled, aligned = (region.groups[many] @ each[:, :N_BINS] for each in table)
         grain = max(grains[k] for k in direction.outputs)
-        pvalue, valley = find_valley(*tested, len(rest), sizes[many], grain)
+        pvalue, valley = find_valley(counts, pooled, aligned, len(rest), sizes[many], grain)
         where, size, ends = "", n, (math.nan, math.nan)
         if valley is not None:
             group = many[valley.group]
@@ -190,7 +199,7 @@ def check_modes(
             if len(direction.outputs) == 1:
                 there = (region.groups[group] @ region.parts > 0) & varies
                 k = direction.outputs[0]
-                ends = _find_ends(rows.centre[there, k], rows.width[there, k], valley)
+                ends = _find_ends(rows.mean[there, k], rows.std[there, k], valley)
         found.append(Modes(direction.name, direction.outputs, pvalue, 1.0, valley, where, size, *ends))
     return found
 
@@ -199,12 +208,12 @@ def list_directions(d: int) -> list[Direction]:
     """Each of d outputs, and of several the principal direction and the sums and differences of pairs.
 
     >>> [direction.name for direction in list_directions(2)][2:]
-    ['principal direction of the outputs', 'output 0 plus output 1', 'output 0 minus output 1']
+    ['the principal direction of the outputs', 'output 0 plus output 1', 'output 0 minus output 1']
     """
     unit = np.eye(d)
     found = [Direction(f"output {k}", (k,), unit[k]) for k in range(d)]
     if 1 < d <= MOST_TOGETHER:
-        found.append(Direction("principal direction of the outputs", tuple(range(d)), None))
+        found.append(Direction("the principal direction of the outputs", tuple(range(d)), None))
         for j, k in combinations(range(d), 2):
             found.append(Direction(f"output {j} plus output {k}", (j, k), unit[j] + unit[k]))
             found.append(Direction(f"output {j} minus output {k}", (j, k), unit[j] - unit[k]))
@@ -236,9 +245,9 @@ def _measure_coarser(y: Array, drawn: Array, width: Array) -> float:
     return max(measure_grain(each[some], width[some]) for each in (y, drawn)) if some.any() else math.inf
 
 
-def _find_ends(centre: Array, width: Array, valley: Valley) -> tuple[float, float]:
+def _find_ends(mean: Array, std: Array, valley: Valley) -> tuple[float, float]:
     """The ends of a valley in units of y, if they hardly depend on the row (N,)."""
-    ends = np.stack([centre + width * valley.low, centre + width * valley.high])
+    ends = np.stack([mean + std * valley.low, mean + std * valley.high])
     spread = np.diff(np.quantile(ends, [0.1, 0.9], axis=1), axis=0).max()
     low, high = np.median(ends, axis=1)
     return (float(low), float(high)) if spread <= STEADY * (high - low) else (math.nan, math.nan)
