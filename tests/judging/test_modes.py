@@ -51,6 +51,21 @@ def test_four_branches_need_more_rows():
     assert all("merged" in kinds(each) for each in found)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [200, 500, 2000])
+def test_power_by_law(n):
+    """How often Gaussian draws with the right mean and SD are said to merge modes, of 20 data sets."""
+    laws = [name for name in ZOO if name not in ("rare low", "changing skew", "growing noise")]
+    named = {
+        name: sum("merged" in kinds(judge(name, seed, draw_merged, n)) for seed in range(20)) for name in laws
+    }
+    print(n, named)
+    least = {200: 6, 500: 7, 2000: 8}[n]  # as measured: 6, 8 and 8 of 9 laws
+    assert sum(count >= 18 for count in named.values()) >= least
+    for name in ("changing skew", "growing noise"):  # one mode each
+        assert not any("merged" in kinds(judge(name, seed, draw_merged, n)) for seed in range(20))
+
+
 def test_where_and_how_much_is_said():
     fork = judge("fork", 0, draw_merged)
     kind, words = fork.failures[0]
