@@ -111,14 +111,21 @@ def measure_grain(values: Array, width: Array) -> float:
 
 
 def find_valley(
-    counts: Array, pooled: Array, aligned: Array, n_draws: int, sizes: Array, grain: float
+    counts: Array,
+    pooled: Array,
+    aligned: Array,
+    n_draws: int,
+    sizes: Array,
+    grain: float,
+    preference: Array | float = 1.0,
 ) -> tuple[float, Valley | None]:
     """The p-value of the clearest valley, over groups of rows, that only y or only the draws have.
 
     ``counts`` (groups, bins) are the numbers of y in each bin, ``pooled`` those of all values of the same
     rows, y and its ``n_draws`` draws, and ``sizes`` (groups,) the numbers of rows. ``aligned`` are the counts
     of y after its mean and spread were made those of the draws, so that modes in the wrong place are not
-    taken for merged ones. ``grain`` is the gap between neighbouring values in SDs.
+    taken for merged ones. ``grain`` is the gap between neighbouring values in SDs. The clearest valley has
+    the smallest log p-value times the ``preference`` (groups,) for its group.
 
     Intervals where the pooled values have a valley are tested for too many y, and those that overlap none for
     too few. The pooled values do not reveal which of them is y, so this choice is no look at the data, and
@@ -133,7 +140,7 @@ def find_valley(
     """
     drawn = (pooled - counts) / n_draws
     edges = np.arange(N_BINS + 1) * BIN - REACH
-    best, valley, n_tests, n = 0.0, None, 0, sizes[:, None]
+    best, log, valley, n_tests, n = 0.0, 0.0, None, 0, sizes[:, None]
     kind: Literal["merged", "split"]
     maybe, of_y, of_all = mark_valleys(aligned, ANY), mark_valleys(counts), mark_valleys(pooled)
     fewer = (_count_runs(maybe) < _count_runs(of_all))[:, None]
@@ -151,15 +158,16 @@ def find_valley(
         split = middle & deep & fewer & (_slide(of_y + maybe, width) == 0) & (found >= expected + 1)
         logs = np.where(merged, binom.logcdf(found, n, p), 0.0)
         logs += np.where(split, binom.logsf(found - 1, n, p), 0.0)
-        group, low = np.unravel_index(np.argmin(logs), logs.shape)
-        if logs[group, low] < best:
-            best, size = float(logs[group, low]), sizes[group]
+        preferred = logs * np.broadcast_to(preference, sizes.shape)[:, None]
+        group, low = np.unravel_index(np.argmin(preferred), logs.shape)
+        if preferred[group, low] < best:
+            best, log, size = float(preferred[group, low]), float(logs[group, low]), sizes[group]
             kind = "merged" if merged[group, low] else "split"
             share, of_draws = (float(each[group, low : low + width].sum() / size) for each in (counts, drawn))
             density = [tuple((each[group] / size / BIN).tolist()) for each in (counts, drawn)]
             ends = float(edges[low]), float(edges[low + width])
             valley = Valley(kind, int(group), *ends, share, of_draws, (density[0], density[1]))
-    return 1.0 if valley is None else float(min(1.0, n_tests * np.exp(best))), valley
+    return 1.0 if valley is None else float(min(1.0, n_tests * np.exp(log))), valley
 
 
 def describe_valley(y: Array, yhat: Array, grain: float) -> Valley | None:

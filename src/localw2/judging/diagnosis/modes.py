@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 MODE_DRAWS = 50  # at most about this many draws per row are compared with y
 MOST_TOGETHER = 5  # outputs; more are searched one by one only
+PREDICTED = 0.8  # regions of predictions are named if their log p-value is so much clearer than any other
 STEADY = 0.3  # an interval is given in units of y if its ends move by at most this share of its width
 
 
@@ -101,12 +102,14 @@ class Direction:
 class Regions:
     """Parts of the rows, and groups of parts: all rows, single parts and runs of adjacent ones.
 
-    ``parts`` (P, N) and ``groups`` (G, P) are zeros and ones, and ``words`` (G,) end a sentence.
+    ``parts`` (P, N) and ``groups`` (G, P) are zeros and ones, and ``words`` (G,) end a sentence. Groups of
+    inputs, which are easier to read, have a larger ``preference`` (G,) than those of predictions.
     """
 
     parts: Array
     groups: Array
     words: tuple[str, ...]
+    preference: Array
 
     @classmethod
     def of(cls, columns: Sequence[tuple[Input, Array]], n_regions: int) -> Regions:
@@ -134,7 +137,11 @@ class Regions:
             group[run.start : run.stop] = 1.0
         partial = groups @ np.array(parts).sum(1) < n  # a run of all parts is all rows once more
         partial[0] = True
-        return cls(np.array(parts), groups[partial], tuple(np.array(words)[partial].tolist()))
+        kept = [said for said, keep in zip(words, partial, strict=True) if keep]
+        of_predictions = [
+            said.startswith(tuple(describe_place(name, "") for name in PREDICTIONS)) for said in kept
+        ]
+        return cls(np.array(parts), groups[partial], tuple(kept), np.where(of_predictions, PREDICTED, 1.0))
 
 
 def check_modes(
@@ -191,7 +198,9 @@ def check_modes(
         table.append(within @ _count_by_row(bin_values(_align(z, within))[None]))
         counts, pooled, aligned = (region.groups[many] @ each[:, :N_BINS] for each in table)
         grain = max(grains[k] for k in direction.outputs)
-        pvalue, valley = find_valley(counts, pooled, aligned, len(rest), sizes[many], grain)
+        pvalue, valley = find_valley(
+            counts, pooled, aligned, len(rest), sizes[many], grain, region.preference[many]
+        )
         where, size, ends = "", n, (math.nan, math.nan)
         if valley is not None:
             group = many[valley.group]
