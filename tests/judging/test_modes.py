@@ -60,7 +60,7 @@ def test_power_by_law(n):
         name: sum("merged" in kinds(judge(name, seed, draw_merged, n)) for seed in range(20)) for name in laws
     }
     print(n, named)
-    least = {200: 6, 500: 7, 2000: 8}[n]  # as measured: 6, 8 and 8 of 9 laws
+    least = {200: 6, 500: 7, 2000: 8}[n]  # as measured, of 9 laws
     assert sum(count >= 18 for count in named.values()) >= least
     for name in ("changing skew", "growing noise"):  # one mode each
         assert not any("merged" in kinds(judge(name, seed, draw_merged, n)) for seed in range(20))
