@@ -118,14 +118,16 @@ def test_a_finding_names_the_error_its_size_the_place_and_the_output(by, test, e
 
 def test_every_kind_of_failure_has_advice():
     rng = np.random.default_rng(0)
-    x, y = rng.uniform(size=500), rng.normal(size=500)
-    draws = rng.normal(size=(60, 500))
+    x, y = rng.uniform(size=2000), rng.normal(size=2000)
+    draws = rng.normal(size=(60, 2000))
     kinds = {
         "narrow": (y, 0.6 * draws),
         "wide": (y, 1.6 * draws),
         "above": (y, draws - 0.5),
         "below": (y, draws + 0.5),
-        "shape": (rng.choice([-1.0, 1.0], 500) + 0.1 * y, draws),
+        "shape": (np.sqrt(3) * rng.uniform(-1, 1, 2000), draws),
+        "merged": (rng.choice([-1.0, 1.0], 2000) + 0.1 * y, draws),
+        "split": (y, rng.choice([-1.0, 1.0], draws.shape) + 0.1 * draws),
     }
     for kind, (observed, drawn) in kinds.items():
         found = diagnose(x, observed, drawn, random_state=0)

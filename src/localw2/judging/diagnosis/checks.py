@@ -20,6 +20,7 @@ from localw2.judging.inputs import MISSING
 from localw2.metrics import crps, energy_score, pit
 
 if TYPE_CHECKING:
+    from localw2.judging.diagnosis.modes import Modes
     from localw2.judging.inputs import Input
 
 LEVEL = 0.05  # probability that a calibrated sampler is called wrong, over all tests together
@@ -86,10 +87,7 @@ class Group:
     @property
     def where_clause(self) -> str:
         """The rows as the end of a sentence; empty if these are all rows."""
-        if self.overall:
-            return ""
-        name = f"the {self.by}" if self.by in PREDICTIONS else self.by
-        return f" where {name} is {self._values.removeprefix('= ')}"
+        return "" if self.overall else describe_place(self.by, self._values)
 
     @property
     def _values(self) -> str:
@@ -107,6 +105,11 @@ class Group:
         kind, only = ("narrow", "") if self.spread > 1 else ("wide", "only ")
         ratio = f"{only}{self.spread:.2g} times as widely"
         return kind, f"The draws{whose} are too {kind}{self.where_clause}: y scatters {ratio}"
+
+
+def describe_place(by: str, values: str) -> str:
+    """A region as the end of a sentence."""
+    return f" where {f'the {by}' if by in PREDICTIONS else by} is {values.removeprefix('= ')}"
 
 
 @final
@@ -156,14 +159,11 @@ def split_rows(n: int, numbers_per_row: int) -> Iterator[slice]:
 
 def _summarize_rows(y: Array, samples: Array, pairs: Pairs, rng: np.random.Generator) -> tuple[Array, ...]:
     draws = samples.astype(np.float64, copy=False)
-    # The draws that define regions: every second, about 50 of many, none of few. They are evenly spaced, so
-    # that draws in ascending order are also split into two equal distributions.
-    step = max(2, len(draws) // REGION_DRAWS)
-    apart = (np.arange(len(draws)) % step == step // 2) & (len(draws) >= ENOUGH_DRAWS)
+    apart = set_apart(len(draws))
     rest = draws[~apart]
     together = np.concatenate([y[None], rest])
-    centre, width = _compute_moments(draws[apart] if apart.any() else together)
-    scores = crps(y, draws), *_compute_moments(draws), centre, width
+    centre, width = compute_moments(draws[apart] if apart.any() else together)
+    scores = crps(y, draws), *compute_moments(draws), centre, width
     together = (together - centre) / np.where(width > 0, width, 1.0)
     joint = np.empty((len(y), len(pairs)))
     for i, (j, k) in enumerate(pairs):
@@ -172,7 +172,17 @@ def _summarize_rows(y: Array, samples: Array, pairs: Pairs, rng: np.random.Gener
     return pit(y, rest, rng), *scores, joint
 
 
-def _compute_moments(draws: Array) -> tuple[Array, Array]:
+def set_apart(n: int) -> Array:
+    """The draws that define regions, a mask: every second, about 50 of many, none of few.
+
+    They are evenly spaced, so that draws in ascending order are also split into two equal distributions.
+    """
+    step = max(2, n // REGION_DRAWS)
+    apart: Array = (np.arange(n) % step == step // 2) & (n >= ENOUGH_DRAWS)
+    return apart
+
+
+def compute_moments(draws: Array) -> tuple[Array, Array]:
     """Mean and SD over the first axis; the SD of equal draws is exactly 0, without rounding error."""
     equal = draws.min(0) == draws.max(0)
     return np.where(equal, draws[0], draws.mean(0)), np.where(equal, 0.0, draws.std(0, ddof=1))
@@ -308,12 +318,16 @@ def check_pairs(joint: Array, pairs: Pairs) -> list[Dependence]:
     return found
 
 
-def adjust_pvalues(groups: list[Group], pairs: list[Dependence]) -> tuple[list[Group], list[Dependence], int]:
-    """The same groups and pairs with Holm-adjusted p-values, and the number of tests."""
-    raw = [p for group in groups for p in group.pvalues.values()] + [pair.pvalue for pair in pairs]
+def adjust_pvalues(
+    groups: list[Group], pairs: list[Dependence], modes: list[Modes]
+) -> tuple[list[Group], list[Dependence], list[Modes], int]:
+    """The same groups, pairs and modes with Holm-adjusted p-values, and the number of tests."""
+    raw = [p for group in groups for p in group.pvalues.values()]
+    raw += [pair.pvalue for pair in pairs] + [each.pvalue for each in modes]
     holm = iter(adjust_by_holm(np.array(raw)).tolist())
     groups = [replace(group, adjusted={test: next(holm) for test in group.pvalues}) for group in groups]
-    return groups, [replace(pair, adjusted=next(holm)) for pair in pairs], len(raw)
+    pairs = [replace(pair, adjusted=next(holm)) for pair in pairs]
+    return groups, pairs, [replace(each, adjusted=next(holm)) for each in modes], len(raw)
 
 
 def adjust_by_holm(pvalues: Any) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -15,6 +15,7 @@ from localw2._validation import Array, as_array, as_rows, check_count, check_pro
 from localw2._wording import align, to_plain
 from localw2.judging.diagnosis import checks
 from localw2.judging.diagnosis.checks import FEW_NEAR, LEVEL
+from localw2.judging.diagnosis.modes import check_modes
 from localw2.judging.diagnosis.plots import draw_diagnosis
 from localw2.judging.independence import (
     SHARED_NOISE,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from localw2.balls.neighborhoods import Neighborhoods
     from localw2.balls.norms import Norm
     from localw2.judging.diagnosis.checks import Dependence, Group
+    from localw2.judging.diagnosis.modes import Modes
 
 _MEAN_ADVICE = "Improve the mean (base regressor, inputs), and check for drift since the training data."
 ADVICE = {
@@ -41,6 +43,8 @@ ADVICE = {
     "above": _MEAN_ADVICE,
     "below": _MEAN_ADVICE,
     "shape": "The model misses skewness or tails: try a wider network, more epochs or more rows.",
+    "merged": "Let the law have several modes: ball laws keep modes that a network merges.",
+    "split": "Smooth the law: use more rows per ball (delta) or fewer epochs.",
     "dependence": "Fit the outputs jointly (SlicedW2, EnergyScore), and keep those of one draw together.",
 }
 
@@ -54,7 +58,8 @@ class Diagnosis:
     is 1 - score / base_score, with its standard error. ``spread_ratio`` is the RMS residual divided by the
     predicted SD, for each output, with a 95 % interval (1 is right); ``constant_draws`` counts the rows in
     which all draws are equal and y differs; ``shared_noise`` is roughly how many rows share the noise of a
-    draw, 1 if they are independent. Numbers that cannot be computed are NaN, and None in ``to_dict``.
+    draw, 1 if they are independent; ``modes`` compares the modes of y with those of its draws, from 20 rows
+    and 40 draws on. Numbers that cannot be computed are NaN, and None in ``to_dict``.
     """
 
     n_rows: int
@@ -62,6 +67,7 @@ class Diagnosis:
     n_outputs: int
     groups: tuple[Group, ...]
     dependence: tuple[Dependence, ...]
+    modes: tuple[Modes, ...]
     n_tests: int
     crps: tuple[float, ...]
     score: float
@@ -105,9 +111,13 @@ class Diagnosis:
         """What failed, as pairs (kind, sentence): per output and kind all rows, or else the worst region.
 
         A shift that a wrong spread explains is not reported as a wrong mean, nor is a dependence that wrong
-        outputs explain.
+        outputs explain, nor a shape that wrong modes explain.
         """
         found: list[tuple[bool, float, int, str, str]] = []
+        for each in self.wrong_modes:
+            kind, words = each.describe(self.n_outputs > 1)
+            words = f"{words} (p = {each.adjusted:.2g})"
+            found.append((bool(each.where), each.adjusted, each.outputs[0], kind, words))
         scattered = {group.output for group in self.groups if group.adjusted["spread"] <= LEVEL}
         for group in self.groups:
             whose = f" of output {group.output}" if self.n_outputs > 1 else ""
@@ -130,8 +140,12 @@ class Diagnosis:
     def _list_failed(self, group: Group, scattered: bool) -> list[str]:
         """The failed tests of a group that have no other explanation; ``scattered``: the spread failed."""
         failed = [test for test, p in group.adjusted.items() if p <= LEVEL]
-        if len(failed) > 1 and "shape" in failed:  # a wrong mean or spread makes the shape fail as well
+        modes = any(group.output in each.outputs for each in self.wrong_modes)
+        if (modes or len(failed) > 1) and "shape" in failed:  # other errors make the shape fail as well
             failed.remove("shape")
+        low, high = self.spread_interval[group.output]
+        if modes and low <= 1 <= high and "spread" in failed:  # ranks scatter wrongly, the values do not
+            failed.remove("spread")
         if scattered and "shift" in failed:
             # Regions made from y and few draws together sort extreme y by their sign.
             knows_y = self.n_samples < checks.ENOUGH_DRAWS and group.by in checks.PREDICTIONS
@@ -140,9 +154,19 @@ class Diagnosis:
         return failed
 
     @property
+    def wrong_modes(self) -> list[Modes]:
+        """Where draws merge or split modes: single outputs, and of directions of the others the clearest."""
+        wrong = [each for each in self.modes if each.adjusted <= LEVEL]
+        alone = [each for each in wrong if len(each.outputs) == 1]
+        known = {each.outputs[0] for each in alone}
+        together = [each for each in wrong if len(each.outputs) > 1 and not known & {*each.outputs}]
+        return alone + sorted(together, key=lambda each: each.adjusted)[:1]
+
+    @property
     def _unclear_pairs(self) -> list[Dependence]:
         """Failed pairs in which an output is wrong on its own, which makes the product wrong as well."""
         wrong = {group.output for group in self.groups if min(group.adjusted.values()) <= LEVEL}
+        wrong |= {each.outputs[0] for each in self.wrong_modes if len(each.outputs) == 1}
         return [pair for pair in self.dependence if pair.adjusted <= LEVEL and wrong & {*pair.outputs}]
 
     def _describe_worst_region(self, overall: Group, kind: str) -> str:
@@ -225,6 +249,10 @@ class Diagnosis:
             name = f"y{pair.outputs[0]} times y{pair.outputs[1]}"
             blank = [""] * len(nominal)
             lines.append([name, str(self.n_rows), *blank, f"{pair.excess:+.2f}", "", f"{pair.adjusted:.2g}"])
+        for each in self.modes:
+            name = f"modes of {each.direction}" if self.n_outputs > 1 else "modes"
+            blank = [""] * (len(nominal) + 2)
+            lines.append([name, str(each.n), *blank, f"{each.adjusted:.2g}"])
         return align(lines, rule=True)
 
     def to_dict(self) -> dict[str, Any]:
@@ -233,6 +261,7 @@ class Diagnosis:
         hidden = {*of_rows, "extrapolated", "place_input"}
         found = {name: value for name, value in vars(self).items() if name not in hidden}
         found |= {name: [vars(entry) for entry in found[name]] for name in ("groups", "dependence")}
+        found["modes"] = [asdict(entry) for entry in self.modes]
         found |= {"calibrated": self.calibrated, "valid": self.valid, "verdict": self.verdict}
         found["ball_size_quantiles"] = np.quantile(self.ball_sizes, [0, 0.25, 0.5, 0.75, 1])
         found["sparse_rows"] = np.flatnonzero(self.sparse)
@@ -242,7 +271,10 @@ class Diagnosis:
         return plain
 
     def plot(self, output: int = 0, axes: Any = None) -> Any:
-        """Draw four panels for one output: PIT, coverage, PIT along an input, spread. Returns the Axes."""
+        """Draw four panels for one output: PIT, coverage, PIT along an input, spread. Returns the Axes.
+
+        Where the draws merge or split modes of y, the last panel shows these instead of the spread.
+        """
         return draw_diagnosis(self, check_count(output, "output", 0, self.n_outputs - 1), axes)
 
     def __repr__(self) -> str:
@@ -276,12 +308,12 @@ def diagnose(
 
     The rank of y among its draws (``metrics.pit``) is tested in all rows and in ``n_regions`` quantile groups
     of the predicted mean, the predicted SD and the three most relevant columns of x (of a categorical one, in
-    its most frequent categories): is y too high or too
-    low, are the draws too narrow or too wide, is the shape wrong, and for several outputs, do pairs of them
-    vary together as in the draws? From S = 40 on, some draws (every second, at most about 50) define the
-    groups and the others rank y. The tests are exact for any S >= 2 and Holm-adjusted, so that a calibrated
-    sampler is called "not calibrated" with a probability of at most .05. Coverage is the share of rows whose
-    PIT is in the middle, which avoids the bias of quantiles of few draws.
+    its most frequent categories): is y too high or too low, are the draws too narrow or too wide, is the
+    shape wrong, and for several outputs, do pairs of them vary together as in the draws? From S = 40 on, some
+    draws (every second, at most about 50) define the groups and the others rank y, and one more test asks
+    whether the draws merge modes of y or split one (``modes``). The tests are exact for any S >= 2 and
+    Holm-adjusted, so that a calibrated sampler is called "not calibrated" with a probability of at most .05.
+    Coverage is the share of rows whose PIT is in the middle, which avoids the bias of quantiles of few draws.
 
     The score is compared with that of a forecast that ignores x: draws from ``y_train``, or from the other
     rows of y. Inputs are compared with ``x_train``, or with the other rows of x: rows with fewer than 5 of
@@ -301,6 +333,15 @@ def diagnose(
     >>> draws = x[:, 0] + 0.6 * x[:, 0] * rng.normal(size=(100, 400))
     >>> print(diagnose(x, y, draws, random_state=0).verdict[0])
     Not calibrated. The draws are too narrow: y scatters 1.4 times as widely (p = ...
+
+    Two modes that the draws merge are named, although mean and spread are right:
+
+    >>> from localw2.datasets import Humps
+    >>> truth = Humps()
+    >>> x, y = truth.sample(400, random_state=0)
+    >>> merged = truth.mean(x) + truth.std(x) * rng.normal(size=(100, 400))
+    >>> print(diagnose(x, y, merged, random_state=0).verdict[0])
+    Not calibrated. Two modes of the data are one in the draws: ... % of y but 38 % of the draws lie ...
     """
     owner = find_owner(sampler)
     inputs, y = _check_data(encode_rows(owner, x), y)
@@ -320,7 +361,10 @@ def diagnose(
     (n, d), pairs = y.shape, checks.choose_pairs(y.shape[1], rng)
     rows = checks.RowStatistics.of(y, samples, pairs, rng)
     groups, order = checks.check_groups(rows, places, columns, levels, n_regions)
-    groups, dependence, n_tests = checks.adjust_pvalues(groups, checks.check_pairs(rows.joint, pairs))
+    modes = check_modes(y, samples, rows, places, columns, order, n_regions)
+    groups, dependence, modes, n_tests = checks.adjust_pvalues(
+        groups, checks.check_pairs(rows.joint, pairs), modes
+    )
     residual = y - rows.mean
     spreads = [checks.measure_spread(residual[:, k], rows.std[:, k], len(samples)) for k in range(d)]
     return Diagnosis(
@@ -329,6 +373,7 @@ def diagnose(
         n_outputs=d,
         groups=tuple(groups),
         dependence=tuple(dependence),
+        modes=tuple(modes),
         n_tests=n_tests,
         crps=tuple(rows.crps.mean(0).tolist()),
         **checks.measure_skill(y, samples, rows.crps, outputs, rng),

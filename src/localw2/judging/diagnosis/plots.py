@@ -10,10 +10,12 @@ from scipy.stats import binom
 from localw2._validation import Array
 from localw2._wording import as_label
 from localw2.judging.inputs import DAY, MISSING
-from localw2.plots import DATA, MODEL, _pyplot
+from localw2.judging.valleys import BIN, N_BINS, REACH
+from localw2.plots import DATA, MODEL, TRUTH, _pyplot
 
 if TYPE_CHECKING:
     from localw2.judging.diagnosis.diagnose import Diagnosis
+    from localw2.judging.diagnosis.modes import Modes
     from localw2.judging.inputs import Input
 
 # More points would overlap and slow down drawing.
@@ -124,6 +126,22 @@ def _draw_spread(std: Array, residual: Array, ax: Any) -> None:
     ax.set_title("Is the spread right where it is large?", fontsize=10.5)
 
 
+def _draw_modes(modes: Modes, several: bool, ax: Any) -> None:
+    """Densities of y and of its draws in the rows whose modes differ; ``several``: name the direction."""
+    valley = modes.valley
+    assert valley is not None
+    edges = np.arange(N_BINS + 1) * BIN - REACH
+    of_y, of_draws = valley.densities
+    ax.axvspan(valley.low, valley.high, color=INK, alpha=0.12, lw=0, label="where they differ most")
+    ax.stairs(of_draws, edges, fill=True, color=MODEL, alpha=0.45, label="draws")
+    ax.stairs(of_y, edges, color=TRUTH, lw=1.6, label="y")
+    # Room for the legend above the bars.
+    ax.set(xlim=(-REACH, REACH), ylim=(0, 1.3 * max(*of_y, *of_draws)))
+    ax.set(xlabel="distance from the predicted mean, in predicted SDs", ylabel="density")
+    place = f"\n{as_label(modes.where.strip())}" if modes.where else ""
+    ax.set_title(modes.say_what(several) + place, fontsize=10.5)
+
+
 def draw_diagnosis(found: Diagnosis, k: int, axes: Any = None) -> Any:
     """Draw the four panels of a diagnosis for output k. Returns the Axes."""
     if axes is None:
@@ -137,7 +155,10 @@ def draw_diagnosis(found: Diagnosis, k: int, axes: Any = None) -> Any:
     _draw_pit(found.pit[:, k], axes[0])
     _draw_coverage(np.array(overall.coverage), axes[1])
     _draw_pit_along(found.place, found.pit[:, k], found.place_input, axes[2])
-    _draw_spread(found.std[:, k], found.residual[:, k], axes[3])
+    if modes := [each for each in found.wrong_modes if k in each.outputs]:
+        _draw_modes(modes[0], found.n_outputs > 1, axes[3])
+    else:
+        _draw_spread(found.std[:, k], found.residual[:, k], axes[3])
     for ax in axes:
         ax.legend(frameon=False, fontsize=8, loc="best")
         ax.spines[["top", "right"]].set_visible(False)

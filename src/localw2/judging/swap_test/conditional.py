@@ -29,6 +29,7 @@ from localw2.judging.seen_rows import SeenRows, SeenRowsWarning, judge_seen
 from localw2.judging.swap_test.pairs import SwapPairs
 from localw2.judging.swap_test.plots import draw_test
 from localw2.judging.swap_test.statistics import max_t, measure_distances, permutation_pvalue, standardise
+from localw2.judging.valleys import describe_valley, measure_grain
 
 # Limits on the number of balls, and on edges (ball, row) times columns (directions, times), that hold unless
 # n_centers is given: 999 swaps then take some seconds. Overlapping balls carry the same information: 30 had
@@ -262,8 +263,17 @@ def conditional_test(
     notes = pairs.notes
     if share > 0 and not seen:
         notes += (f"{100 * share:.3g} % of these rows equal training rows: few, or no more than by chance.",)
+    pvalue = permutation_pvalue(float(statistics[0]), statistics[1:])
+    if pvalue <= level:
+        worst = int(np.argmax(z[ball_of_center]))
+        clear = bool(pvalues[ball_of_center][worst] <= level) and deltas[which[worst]] is not None
+        there = balls.take(np.array([worst])).rows if clear else np.arange(len(rows))
+        place = f"rows around x = {rows[centers[worst], 0]:.3g}"
+        if not clear or rows.shape[1] > 1:
+            place = "rows of the ball that differs most" if clear else "rows"
+        notes += _describe_modes(pairs, outputs.ravel(), there, place)
     return ConditionalTest(
-        pvalue=permutation_pvalue(float(statistics[0]), statistics[1:]),
+        pvalue=pvalue,
         statistic=float(statistics[0]),
         null=statistics[1:],
         level=level,
@@ -283,6 +293,20 @@ def conditional_test(
         ball_deltas=which,
         delta_pvalues=delta_pvalues,
     )
+
+
+def _describe_modes(pairs: SwapPairs, y: Array, rows: Array, place: str) -> tuple[str, ...]:
+    """A note on modes of y that the draws merge or split in some rows, if it looks so. It is not a test."""
+    if pairs.std is None:
+        return ()
+    some = rows[pairs.std[rows] > 0]
+    grain = measure_grain(y[some], pairs.std[some])
+    valley = describe_valley(pairs.y[some, 0], pairs.yhat[some, 0], grain)
+    if valley is None:
+        return ()
+    modes, between = valley.describe_modes(), valley.describe_interval("the sampler's mean")
+    note = f"{modes} in the {len(some)} {place}: {valley.shares} lie {between}."
+    return (f"{note} This describes these rows and is not a test; diagnose tests it.",)
 
 
 def _list_deltas(delta: Any) -> tuple[Any, ...]:

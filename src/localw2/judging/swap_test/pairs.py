@@ -40,7 +40,8 @@ class SwapPairs:
     """Observed and drawn outputs as columns (N, C), and what was noticed about the draws.
 
     ``shared_noise`` is roughly how many rows share the noise of a draw, 1 if all are independent; ``repeats``
-    says that draws which should be new repeat yhat.
+    says that draws which should be new repeat yhat. ``std`` (N,) is the sampler's SD if there is one column
+    that was standardised by it, otherwise None.
 
     >>> from localw2.judging.sampler import SamplerDraws
     >>> sampler = SamplerDraws.of(lambda x: 5 + 0 * x[:, 0], np.zeros((2, 1)), (2,))
@@ -54,6 +55,7 @@ class SwapPairs:
     shared_noise: float = 1.0
     notes: tuple[str, ...] = ()
     repeats: bool = False
+    std: Array | None = None
 
     @classmethod
     def of(
@@ -93,7 +95,9 @@ class SwapPairs:
             flat, notes = _standardize(flat, moments, n_moment_draws)
             pairs = flat.reshape(pairs.shape)
         first, second = _project(pairs, n_directions, rng)
-        return cls(first, second, moments.shared_noise, notes, moments.repeats)
+        alone = n_moment_draws > 0 and moments.std.shape[1] == 1 and (moments.std > 0).any()
+        std = moments.std[:, 0] if alone else None
+        return cls(first, second, moments.shared_noise, notes, moments.repeats, std)
 
 
 @final
