@@ -59,6 +59,7 @@ __all__ = [
     "Neighborhoods",
     "Network",
     "NetworkField",
+    "NoiseMLP",
     "Norm",
     "Normal",
     "Objective",

@@ -249,7 +249,7 @@ def network_settings(
         if n_noise is None:
             shapes |= dict.fromkeys(("mean", "std"), (n_in, n_out))
         else:
-            shapes["weight"] = (n_out, n_in + n_noise)
+            shapes["weight"] = (n_out, n_in + 2 * n_noise)
         for name, shape in shapes.items():
             sized_array(f"layers.{i}.{name}", state[f"layers.{i}.{name}"], *shape, dtype=dtype)
     return width, depth, parameters["residual"], parameters["activation"]

@@ -88,8 +88,7 @@ class HostOrdering(Ordering):
     def _incidence(self, piece: int, copies: int) -> Any:
         """The incidence of a piece, repeated along the diagonal so that one product sorts several columns."""
         if (piece, copies) not in self._incidences:
-            one = self._incidences[piece, 1]
-            self._incidences[piece, copies] = sp.block_diag([one] * copies, format="csc")
+            self._incidences[piece, copies] = _repeat_diagonally(self._incidences[piece, 1], copies)
         return self._incidences[piece, copies]
 
     def gather(self, piece: int, ranking: Ranking) -> tuple[Tensor, list[Any]]:
@@ -128,6 +127,15 @@ class HostOrdering(Ordering):
             by_rank[low:high] = product.reshape(-1, n)
             low = high
         return _by_row(ranking, torch.from_numpy(by_rank))
+
+
+def _repeat_diagonally(one: Any, copies: int) -> Any:
+    """What ``sp.block_diag`` makes of copies of a matrix stored by columns, in a few calls."""
+    shifts = np.arange(copies)[:, None]
+    rows = (one.indices + one.shape[0] * shifts).ravel()
+    bounds = np.append((one.indptr[:-1] + one.nnz * shifts).ravel(), copies * one.nnz)
+    shape = (copies * one.shape[0], copies * one.shape[1])
+    return sp.csc_matrix((np.tile(one.data, copies), rows, bounds), shape=shape)
 
 
 @final

@@ -17,10 +17,11 @@ class NoiseMLP(RandomMap):
     r"""A network of x and noise: ``n_noise`` standard normal numbers join x, and as many new ones each layer.
 
     It has ``depth`` hidden layers of ``width`` units; with ``residual``, those after the first add to their
-    input, :math:`g_i = g_{i-1} + \mathrm{act}(W_i (g_{i-1}, z_i) + b_i)`. All units of a layer see the same
-    noise. In ``RandomMLP`` every weight has noise of its own, which averages out to nearly a Gaussian; here a
-    few numbers decide where an output goes, so that a law can have separate modes, skew or a fork. Parameters
-    start uniform within one over the root of a layer's inputs.
+    input, :math:`g_i = g_{i-1} + \mathrm{act}(W_i (g_{i-1}, z_i, \mathrm{sign} z_i) + b_i)`. All units of a
+    layer see the same noise. In ``RandomMLP`` every weight has noise of its own, which averages out to nearly
+    a Gaussian; here a few numbers decide where an output goes, so that a law can have separate modes, skew or
+    a fork. The signs are there because a continuous function of noise builds a bridge between modes.
+    Parameters start uniform within one over the root of a layer's inputs.
 
     >>> model = NoiseMLP(1, generator=torch.Generator().manual_seed(0))
     >>> x = torch.zeros(4, 1)
@@ -50,7 +51,7 @@ class NoiseMLP(RandomMap):
         before = [self.n_inputs, *[width] * depth]
         after = [*[width] * depth, check_count(n_outputs, "n_outputs", 1)]
         self.layers = nn.ModuleList(
-            nn.Linear(a + self.n_noise, b) for a, b in zip(before, after, strict=True)
+            nn.Linear(a + 2 * self.n_noise, b) for a, b in zip(before, after, strict=True)
         )
         generator = source(generator, self.linear_layers()[0].weight.device)
         for layer in self.linear_layers():
@@ -84,7 +85,7 @@ class NoiseMLP(RandomMap):
         h: Tensor = x
         for i, (layer, z) in enumerate(zip(layers, noise, strict=True)):
             # In two products: x and z may repeat along different axes.
-            size = h.shape[-1]
+            z, size = torch.cat([z, z.sign()], -1), h.shape[-1]
             new = nn.functional.linear(h, layer.weight[:, :size], layer.bias) + z @ layer.weight[:, size:].T
             if i < len(layers) - 1:
                 new = act(new)

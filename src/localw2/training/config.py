@@ -60,8 +60,9 @@ class FitConfig:
     many neighbouring balls, which share rows. An epoch draws all balls, or ``epoch_balls`` of them.
     ``noise="keyed"`` keys draws by row, as under torchrun. ``schedule`` is "cosine" (down to 0 over
     ``max_epochs``), "one-cycle" (up during the first fifth, then as cosine) or "constant". ``keep``
-    selects the final weights: the "last", the "best" by the held-out score, or the "average" over the last ``averaged`` fraction of epochs. Scores are computed
-    every ``validate_every`` epochs and after the last; training stops after ``patience`` scores without
+    selects the final weights: the "last", the "best" by the held-out score, or the "average" over the
+    last ``averaged`` fraction of epochs. Scores are computed every ``validate_every`` epochs and after
+    the last; training stops after ``patience`` scores without
     improvement. ``checkpoint`` is a file, written every ``checkpoint_every`` epochs, or after 30 seconds
     if these take longer, and at the end; ``resume`` continues from it if it exists. ``history`` is a
     JSONL file with one line per epoch. ``max_gradient`` clips the norm of the gradient in all parameters.
