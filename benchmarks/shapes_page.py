@@ -202,7 +202,7 @@ def draw_zoo(path: Path, rows: int, make_model: Callable[[], Any], shown: int = 
     from matplotlib import pyplot
 
     figure = pyplot.figure(figsize=(10, 2.1 * len(ZOO) / 2), layout="constrained")
-    parts = np.ravel(figure.subfigures(len(ZOO) // 2, 2, wspace=0.04))
+    parts = np.ravel(figure.subfigures(len(ZOO) // 2, 2, wspace=0.07))
     for part, (problem, law) in zip(parts, ZOO.items(), strict=True):
         x, y, _, _ = make_rows(problem, rows, seed=0)
         x_new, y_new = law.sample(shown, random_state=[0, 3])
@@ -213,15 +213,15 @@ def draw_zoo(path: Path, rows: int, make_model: Callable[[], Any], shown: int = 
         ):
             if drawn.ndim == 1:
                 ax.scatter(x_new[:, 0], drawn, s=3, color=color, alpha=0.5, linewidths=0)
-                ax.set_xlabel("x", fontsize=8, labelpad=0)
+                ax.set_xlabel("x", fontsize=8, labelpad=1)
             else:
                 ax.scatter(*drawn.T, s=3, c=x_new[:, 0], cmap="viridis", alpha=0.6, linewidths=0)
-                ax.set_xlabel("first output", fontsize=8, labelpad=0)
+                ax.set_xlabel("first output", fontsize=8, labelpad=1)
                 ax.set_aspect("equal", "box")
             ax.set_title(f"{problem}, {label}", fontsize=9)
             ax.tick_params(labelsize=7)
             ax.spines[["top", "right"]].set_visible(False)
-        axes[0].set_ylabel("y" if y.ndim == 1 else "second output", fontsize=8, labelpad=0)
+        axes[0].set_ylabel("y" if y.ndim == 1 else "second output", fontsize=8, labelpad=1)
         print(f"drew {problem}", flush=True)
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
