@@ -225,7 +225,7 @@ class Fork(_OnInterval):
 @final
 @dataclass(frozen=True)
 class GrowingNoise(Mixture):
-    r"""Noise that grows, :math:`y = x^2 + (1 + x) e`, with standard normal e, and x = |N(0, 1)|."""
+    r"""Noise that grows, :math:`y = x^2 + (1 + x) e`, with standard normal e and :math:`x = |N(0, 1)|`."""
 
     def sample_x(self, n: int, rng: np.random.Generator) -> Array:
         """Draw n inputs, (n, 1)."""
