@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parent / "accuracy"))  # the comparison on real tables
+
 import numpy as np
 
-from shapes import METHODS, PROJECTIONS, RECORDS, TRUTH, VALLEYS, make_rows  # isort: skip # sets sys.path
 from comparison import compare_pair
 from localw2.datasets import ZOO
+from shapes import METHODS, PROJECTIONS, RECORDS, TRUTH, VALLEYS, make_rows
 from table import NOTHING, fill_page, format_number, format_seconds, format_table
 
 Record = dict[str, Any]  # the settings and values of a record in one dict
