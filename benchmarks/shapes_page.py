@@ -205,8 +205,8 @@ def draw_zoo(path: Path, rows: int, make_model: Callable[[], Any], shown: int = 
     from matplotlib import pyplot
 
     figure = pyplot.figure(figsize=(10, 2.1 * len(ZOO) / 2), layout="constrained")
-    parts = np.ravel(figure.subfigures(len(ZOO) // 2, 2, wspace=0.07))
-    for part, (problem, law) in zip(parts, ZOO.items(), strict=True):
+    parts: Any = figure.subfigures(len(ZOO) // 2, 2, wspace=0.07)
+    for part, (problem, law) in zip(parts.ravel(), ZOO.items(), strict=True):
         x, y, _, _ = make_rows(problem, rows, seed=0)
         x_new, y_new = law.sample(shown, random_state=[0, 3])
         fitted = make_model().fit(x, y).sample(x_new, 1, random_state=0)[0]
