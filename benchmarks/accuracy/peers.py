@@ -2,8 +2,10 @@
 
 Every function takes a seed, imports the package, so that imports do not count as time of the fit, and returns
 fit. fit(x, y) returns draw, and draw(x, S, seed) returns (S, N) independent draws, or fewer than S where they
-would take minutes. x is an ``encoding.Table``. Packages that know categories and missing values get its
-columns as they are; the others get it with indicators (``encoding.one_hot``).
+would take minutes. Engression, treeffuser, DiffGBM and the quantile forest also take y (N, d) and then return
+(S, N, d): joint draws, except that the forest draws each output on its own. x is an ``encoding.Table``.
+Packages that know categories and missing values get its columns as they are; the others get it with
+indicators (``encoding.one_hot``).
 """
 
 from __future__ import annotations
@@ -64,14 +66,15 @@ def engression(seed: int) -> Fit:
     def fit(x: Table, y: Array) -> Draw:
         torch.manual_seed(seed)  # the package takes no seed
         expand = one_hot(x)
-        tensors = (torch.tensor(values, dtype=torch.float32) for values in (expand(x), y[:, None]))
+        tensors = (torch.tensor(values, dtype=torch.float32) for values in (expand(x), y.reshape(len(y), -1)))
         model = train(*tensors, lr=0.01, num_epochs=500, batch_size=1000, verbose=False)
 
         def draw(x: Table, n_samples: int, seed: int) -> Array:
             torch.manual_seed(seed)
             parts = np.array_split(expand(x).astype(np.float32), -(-len(x) // ROWS_AT_A_TIME))
             found = [model.sample(torch.from_numpy(part), sample_size=n_samples) for part in parts]
-            return np.asarray(torch.cat(found)[:, 0].T, dtype=np.float64)
+            draws = np.moveaxis(torch.cat(found).numpy().astype(np.float64), 2, 0)
+            return draws.reshape(n_samples, len(x), *y.shape[1:])
 
         return draw
 
@@ -90,8 +93,9 @@ def quantile_forest(seed: int) -> Fit:
 
         def draw(x: Table, n_samples: int, seed: int) -> Array:
             quantiles = model.predict(expand(x), quantiles=levels)
-            which = np.random.default_rng(seed).integers(len(levels), size=(n_samples, len(x)))
-            draws: Array = quantiles[np.arange(len(x)), which]
+            shape = (n_samples, *quantiles.shape[:-1])
+            which = np.random.default_rng(seed).integers(len(levels), size=shape)
+            draws: Array = np.take_along_axis(quantiles[None], which[..., None], -1)[..., 0]
             return draws
 
         return draw

@@ -286,12 +286,15 @@ BLOCKS: dict[Path, dict[str, Callable[[Sequence[Record]], str]]] = {
 
 
 def fill_page(
-    text: str, blocks: dict[str, Callable[[Sequence[Record]], str]], records: Sequence[Record]
+    text: str,
+    blocks: dict[str, Callable[[Sequence[Record]], str]],
+    records: Sequence[Record],
+    mark: str = "accuracy",
 ) -> str:
     """Fill in the parts of a page between its markers; parts without markers are skipped."""
     for name, make in blocks.items():
         content = make(records) if records or make is tabulate_settings else NOTHING
-        begin, end = f"<!-- accuracy:begin {name} -->", f"<!-- accuracy:end {name} -->"
+        begin, end = f"<!-- {mark}:begin {name} -->", f"<!-- {mark}:end {name} -->"
         before, found, rest = text.partition(begin)
         if found:
             if end not in rest:

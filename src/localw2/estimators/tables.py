@@ -243,6 +243,7 @@ class Columns:
         return cls(p, used, known, names, dropped, words_of, **places)
 
 
+_LONGEST_MESSAGE = 1000  # letters of an error that names columns
 _PLACES = ("lumped", "dates", "durations", "gaps")
 
 
@@ -339,6 +340,17 @@ def read_table(
     return x, y, columns
 
 
+def _check_names(reader: BaseEstimator, X: Any) -> None:
+    """Check number and names of columns as scikit-learn does; a name of thousands of letters is cut short."""
+    try:
+        validate_data(reader, X, reset=False, skip_check_array=True)
+    except ValueError as error:
+        words = str(error)
+        if len(words) <= _LONGEST_MESSAGE:
+            raise
+        raise ValueError(f"{words[: _LONGEST_MESSAGE // 2]} ... {words[-_LONGEST_MESSAGE // 2 :]}") from None
+
+
 def read_rows(reader: BaseEstimator, X: Any, columns: Columns) -> Array:
     """Checked numbers x (N, p) for a fitted estimator, on which scikit-learn has noted its columns.
 
@@ -351,7 +363,7 @@ def read_rows(reader: BaseEstimator, X: Any, columns: Columns) -> Array:
             order = [n for n in columns.names if n in X.columns or n in unused]
             X = X.reindex(columns=[*order, *(n for n in X.columns if n not in order)])
     if _is_frame(X) or not columns.plain or columns.durations:
-        validate_data(reader, X, reset=False, skip_check_array=True)
+        _check_names(reader, X)
         if not _is_frame(X):
             # Categories and dates may be among them: only shape and size are checked here.
             X = check_array(X, dtype=None, ensure_all_finite=False)

@@ -88,6 +88,10 @@ def _check_attributes(value: Any) -> None:
         if isinstance(state.get(key), int) and state[key] > most:
             asked = f"{key}={state[key]}"
             raise RefusedError(f"its {kind.__name__} has {asked}; a file may ask for {most} at most.")
+    for key in ("steps", "transformers", "transformer_list"):
+        parts = state.get(key) or ()
+        if not all(isinstance(part, list | tuple) and part and isinstance(part[0], str) for part in parts):
+            raise RefusedError(f"the {key} of its {kind.__name__} do not have names that are text.")
     jobs = state.get("n_jobs")
     if jobs is not None and not (type(jobs) is int and -1024 <= jobs <= 1024):
         raise RefusedError(f"its {kind.__name__} has n_jobs={jobs!r}; use None or a number of processes.")
