@@ -18,6 +18,7 @@ from localw2.models import base
 from localw2.models.base import RandomMap
 from localw2.models.linear import RandomLinear
 from localw2.models.network import ACTIVATIONS, RandomLayer, RandomMLP
+from localw2.models.noise_network import NoiseMLP
 
 ALPHA = 1e-6
 
@@ -70,6 +71,10 @@ MODELS = {
     "ResNet 6 x 2, silu": lambda: network(depth=2, activation="silu"),
     "ResNet 6 x 2, softplus": lambda: network(depth=2, activation="softplus"),
     "He": lambda: RandomMLP(2, 1, width=6, initial_std=None, generator=seeded(4)),
+    "noise": lambda: NoiseMLP(2, 1, width=6, generator=seeded(5)),
+    "noise, plain 6 x 3, tanh, 3 outputs": lambda: NoiseMLP(
+        2, 3, width=6, depth=3, n_noise=2, residual=False, activation="tanh", generator=seeded(6)
+    ),
     "a user's": Oscillator,
 }
 OURS = {name: build for name, build in MODELS.items() if name != "a user's"}
@@ -498,6 +503,9 @@ def test_the_start_comes_from_the_generator_alone():
 def test_bad_settings_are_named(options, message):
     with pytest.raises(ValueError, match=message):
         RandomMLP(**{"n_inputs": 2, **options})
+    if "initial_std" not in options:
+        with pytest.raises(ValueError, match=message):
+            NoiseMLP(**{"n_inputs": 2, **options})
     if set(options) <= {"n_inputs", "n_outputs"}:
         with pytest.raises(ValueError, match=message):
             RandomLinear(**{"n_inputs": 2, **options})
@@ -524,6 +532,26 @@ def test_a_printed_model_tells_models_apart():
     variants = [{}, {"residual": False}, {"activation": "tanh"}, {"width": 9}, {"depth": 3}]
     assert len({repr(RandomMLP(2, **options)) for options in variants}) == len(variants)
     assert repr(RandomLinear(2, 3)) == "RandomLinear(n_inputs=2, n_outputs=3)"
+
+
+def test_a_network_of_noise_needs_noise_and_says_what_it_has():
+    with pytest.raises(ValueError, match=r"n_noise=0.*every draw is the same"):
+        NoiseMLP(2, n_noise=0)
+    variants = [{}, {"residual": False}, {"activation": "tanh"}, {"width": 9}, {"depth": 3}, {"n_noise": 2}]
+    assert len({repr(NoiseMLP(2, **options)) for options in variants}) == len(variants)
+    model = NoiseMLP(2, depth=3, n_noise=5)
+    assert model.n_numbers == 20
+    assert model.draw(7).shape == (7, 20)
+
+
+def test_a_network_of_noise_is_what_its_formula_says():
+    model = NoiseMLP(2, 1, width=5, depth=2, n_noise=3, generator=seeded(0))
+    omega = model.draw(3, seeded(1))
+    (w0, b0), (w1, b1), (w2, b2) = ((layer.weight, layer.bias) for layer in model.linear_layers())
+    z = [torch.cat([part, part.sign()], 1) for part in omega.split(3, 1)]
+    first = torch.relu(torch.cat([X, z[0]], 1) @ w0.T + b0)
+    second = first + torch.relu(torch.cat([first, z[1]], 1) @ w1.T + b1)
+    torch.testing.assert_close(model(X, omega), torch.cat([second, z[2]], 1) @ w2.T + b2)
 
 
 # --- a user's omega ---

@@ -120,6 +120,17 @@ def test_the_history_is_a_record_an_epoch():
     assert not fit.model.training
 
 
+def test_one_cycle_rises_and_then_falls():
+    config = FitConfig(max_epochs=100, learning_rate=0.1, schedule="one-cycle")
+    rates = [config.rate(epoch) for epoch in range(100)]
+    assert np.argmax(rates) == 20
+    assert max(rates) == 0.1
+    assert np.all(np.diff(rates[:21]) > 0)
+    assert np.all(np.diff(rates[20:]) < 0)
+    assert min(rates) > 0
+    assert FitConfig(max_epochs=1, learning_rate=0.1, schedule="one-cycle").rate(0) == 0.1
+
+
 def train_constant(x, objective):
     return train(network(), objective, x, FitConfig(max_epochs=3, schedule="constant"))
 
