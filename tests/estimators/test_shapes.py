@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 from sklearn.linear_model import Ridge
 
-from localw2 import BallLaw, LocalW2Regressor, Nearest, Network, load
+from localw2 import BallLaw, LocalW2ODE, LocalW2Regressor, Nearest, Network, load
 from localw2.datasets import ZOO, Humps, JointModes
 from localw2.estimators.regression.network import balanced_draws, independent_draws
 from localw2.metrics import crps
@@ -114,3 +114,19 @@ def test_it_is_pooled_with_balls():
 def test_bad_numbers_of_noise_are_named(n_noise):
     with pytest.raises(ValueError, match="n_noise"):
         Network.with_noise(n_noise)
+
+
+def test_a_field_of_noise_sends_trajectories_apart(tmp_path):
+    """Half of the trajectories rise to about 1 and half fall to -1, all from 0."""
+    rng = np.random.default_rng(0)
+    t = np.linspace(0, 1, 6)
+    slopes = rng.choice([-1.0, 1.0], 150) + 0.1 * rng.normal(size=150)
+    settings = {"width": 16, "depth": 1, "method": "rk4", "step_size": 0.25, "random_state": 0}
+    model = LocalW2ODE(n_noise=2, max_epochs=150, learning_rate=0.02, **settings)
+    model.fit((slopes[:, None] * t)[..., None], t)
+    ends = model.sample([0.0], t, 2000, random_state=0)[:, 0, -1, 0]
+    assert np.mean(np.abs(ends) < 0.5) < 0.1
+    assert abs(np.mean(ends > 0) - np.mean(slopes > 0)) < 0.15
+    model.save(tmp_path / "m.localw2")
+    again = load(tmp_path / "m.localw2").sample([0.0], t, 50, random_state=1)
+    np.testing.assert_array_equal(again, model.sample([0.0], t, 50, random_state=1))

@@ -105,9 +105,10 @@ class TestLaws:
 
 
 class TestFields:
+    @pytest.mark.parametrize("n_noise", [None, 2])
     @pytest.mark.parametrize("residual", [False, True])
-    def test_a_bound_network_is_the_network_with_its_gradients(self, residual):
-        field = NetworkField(3, 8, 2, residual, "tanh", 0.5, seeded()).double()
+    def test_a_bound_network_is_the_network_with_its_gradients(self, residual, n_noise):
+        field = NetworkField(3, 8, 2, residual, "tanh", 0.5, seeded(), n_noise=n_noise).double()
         omega = field.draw(5, seeded(1))
         y = torch.randn(5, 3, dtype=torch.float64, generator=seeded(2)).requires_grad_()
         wanted = [y, *field.parameters()]

@@ -340,7 +340,7 @@ def read_table(
     return x, y, columns
 
 
-def _check_names(reader: BaseEstimator, X: Any) -> None:
+def _check_like_fitted(reader: BaseEstimator, X: Any) -> None:
     """Check number and names of columns as scikit-learn does; a name of thousands of letters is cut short."""
     try:
         validate_data(reader, X, reset=False, skip_check_array=True)
@@ -363,7 +363,7 @@ def read_rows(reader: BaseEstimator, X: Any, columns: Columns) -> Array:
             order = [n for n in columns.names if n in X.columns or n in unused]
             X = X.reindex(columns=[*order, *(n for n in X.columns if n not in order)])
     if _is_frame(X) or not columns.plain or columns.durations:
-        _check_names(reader, X)
+        _check_like_fitted(reader, X)
         if not _is_frame(X):
             # Categories and dates may be among them: only shape and size are checked here.
             X = check_array(X, dtype=None, ensure_all_finite=False)

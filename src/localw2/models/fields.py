@@ -13,6 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from localw2.models.laws import Law, ParameterLaw
 from localw2.models.network import RandomMLP
+from localw2.models.noise_network import NoiseMLP
 
 # An argument with one of these names receives all parameters as one dict.
 _ALL_AT_ONCE = ("omega", "parameters")
@@ -44,9 +45,10 @@ class RandomField(nn.Module, ABC):
 class NetworkField(RandomField):
     r"""A network with random weights as the right-hand side, the same at all times (paper, Fig. example4).
 
-    Every trajectory has its own draw of all weights, held fixed over time. ``units``, three tensors (d,)
-    a, b and c, make it :math:`g(y) = c \cdot \mathrm{net}((y - a) / b)`, so that the network learns numbers
-    near 1 in any units of states and time; by default a = 0 and b = c = 1.
+    Every trajectory has its own draw of all weights, held fixed over time; or, with ``n_noise``, of the few
+    random inputs of a network with fixed weights (``NoiseMLP``), which can send trajectories apart.
+    ``units``, three tensors (d,) a, b and c, make it :math:`g(y) = c \cdot \mathrm{net}((y - a) / b)`, so
+    that the network learns numbers near 1 in any units of states and time; by default a = 0 and b = c = 1.
 
     >>> field = NetworkField(4, width=10, depth=2)
     >>> field.bind(field.draw(7))(torch.tensor(0.0), torch.ones(7, 4)).shape
@@ -63,22 +65,30 @@ class NetworkField(RandomField):
         initial_std: float | None = 0.01,
         generator: torch.Generator | None = None,
         units: tuple[Tensor, Tensor, Tensor] | None = None,
+        n_noise: int | None = None,
     ) -> None:
         super().__init__()
-        self.net = RandomMLP(
-            n_states, n_states, width, depth, residual, activation, initial_std, generator=generator
-        )
+        sizes = n_states, n_states, width, depth
+        self.net: RandomMLP | NoiseMLP
+        if n_noise is None:
+            self.net = RandomMLP(*sizes, residual, activation, initial_std, generator=generator)
+        else:
+            self.net = NoiseMLP(*sizes, n_noise, residual, activation, generator=generator)
         plain = torch.zeros(n_states), torch.ones(n_states), torch.ones(n_states)
         for name, value, default in zip(UNITS, units or plain, plain, strict=True):
             self.register_buffer(name, torch.as_tensor(value).to(default).clone())
 
-    def draw(self, n: int, generator: torch.Generator | None = None) -> list[Tensor]:
-        """Noise of every weight."""
+    def draw(self, n: int, generator: torch.Generator | None = None) -> Any:
+        """Noise of every weight, or the random inputs."""
         return self.net.draw(n, generator)
 
-    def bind(self, omega: list[Tensor]) -> Field:
+    def bind(self, omega: Any) -> Field:
         """Compute the weights once; every call is then one batched product per layer."""
-        layers = self.net.random_layers()
+        net = self.net
+        if isinstance(net, NoiseMLP):
+            start, unit, factor = (self.get_buffer(name) for name in UNITS)
+            return lambda t, y: net.evaluate((y - start) / unit, omega) * factor
+        layers = net.random_layers()
         pairs = zip(layers, omega, strict=True)
         weights = [TrajectoryWeights(layer.mean, layer.std, z) for layer, z in pairs]
         location, spread, slope = (self.get_buffer(name) for name in UNITS)
@@ -86,7 +96,7 @@ class NetworkField(RandomField):
         def apply(i: int, h: Tensor) -> Tensor:
             return weights[i].product(h) + layers[i].bias
 
-        return lambda t, y: self.net._through((y - location) / spread, apply) * slope
+        return lambda t, y: net._through((y - location) / spread, apply) * slope
 
 
 class TrajectoryWeights:

@@ -82,8 +82,9 @@ class LocalW2ODE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
     standardize : bool
         Compare observed quantities in units of their spread between trajectories, and give a network states
         and slopes in units of theirs (if all states are observed).
-    width, depth, residual, activation
-        The network of ``field="mlp"``.
+    width, depth, residual, activation, n_noise
+        The network of ``field="mlp"``: random weights, or with ``n_noise`` fixed ones and so many random
+        inputs for each layer, which can split trajectories into separate groups (see ``NoiseMLP``).
     method, rtol, atol, step_size
         The solver, see ``RandomODE``; ``atol`` is in units of the largest observed size of each state.
     max_epochs, learning_rate, weight_decay, n_draws, batch_balls
@@ -130,6 +131,7 @@ class LocalW2ODE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
         depth: int = 2,
         residual: bool = False,
         activation: str = "relu",
+        n_noise: int | None = None,
         method: str = "dopri5",
         rtol: float = 1e-4,
         atol: float = 1e-6,
@@ -160,6 +162,7 @@ class LocalW2ODE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
         self.depth = depth
         self.residual = residual
         self.activation = activation
+        self.n_noise = n_noise
         self.method = method
         self.rtol = rtol
         self.atol = atol
@@ -336,7 +339,9 @@ class LocalW2ODE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
             slopes = rows.target[:, data.values.shape[1] :] if self.linked else None
             a, b, c = map(torch.tensor, data.units(slopes))
             units = (a, b, c) if known else None
-            return NetworkField(data.initial.shape[1], *settings, generator=generator, units=units)
+            return NetworkField(
+                data.initial.shape[1], *settings, generator=generator, units=units, n_noise=self.n_noise
+            )
         names = parameter_names(self.field) if self.parameters is None else self.parameters
         return FunctionField(self.field, as_laws(names), generator)
 
