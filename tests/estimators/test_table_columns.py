@@ -589,3 +589,11 @@ class TestOlderEncoders:
         pipeline.steps[0][1].named_transformers_["names"].categories_ = []
         with pytest.raises(ValueError, match="damaged"):
             from_stored_encoder(pipeline, 2, None, plain)
+
+
+def test_a_message_about_columns_stays_short():
+    frame = pd.DataFrame({"a": numbers(), "9" * 5000: numbers(seed=1)})
+    _, columns, estimator = read(frame)
+    with pytest.raises(ValueError, match="feature names") as caught:
+        read_rows(estimator, frame.rename(columns={"9" * 5000: "c"}), columns)
+    assert len(str(caught.value)) < 1100

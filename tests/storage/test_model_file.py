@@ -790,6 +790,7 @@ def short(array):
         ("histogram", lambda m: replaced(spare=m._predictors)(m)),
         ("histogram", lambda m: m._predictors[0].append(m._predictors[1][0])),
         ("pipeline", replaced(memory="/tmp")),
+        ("pipeline", lambda m: replaced(steps=[(1.5, m.steps[0][1]), *m.steps[1:]])(m)),
         ("one_hot_dropped", lambda m: replaced(_n_features_outs=[1])(m[0].transformers_[0][1])),
         (
             "one_hot_dropped",
