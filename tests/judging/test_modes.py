@@ -322,3 +322,13 @@ class TestConditionalTest:
         assert describe_valley(yhat, y, 1.0) is None
         assert describe_valley(y, 0 * y, 0.0) is None
         assert describe_valley(y, rng.normal(size=200), 0.0) is None
+
+
+def test_outputs_that_are_multiples_of_each_other_are_no_error():
+    """Their difference in SDs has no spread, so that there is nothing to search along it."""
+    rng = np.random.default_rng(0)
+    x, y, draws = rng.uniform(size=(60, 1)), rng.normal(size=(60, 1)), rng.normal(size=(80, 60, 1))
+    found = diagnose(x, y * [1.0, 2.0], draws * [1.0, 2.0], random_state=0)
+    assert not found.wrong_modes
+    constant = diagnose(x, y * [1.0, 0.0], draws * [1.0, 0.0], random_state=0)
+    assert not constant.wrong_modes

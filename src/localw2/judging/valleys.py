@@ -138,6 +138,8 @@ def find_valley(
     >>> p < 1e-6, valley.kind, valley.low, valley.high, valley.share, valley.drawn
     (True, 'merged', -0.75, 0.75, 0.0, 0.5)
     """
+    if len(sizes) == 0:  # nothing varies, such as the difference of outputs that are equal
+        return 1.0, None
     drawn = (pooled - counts) / n_draws
     edges = np.arange(N_BINS + 1) * BIN - REACH
     best, log, valley, n_tests, n = 0.0, 0.0, None, 0, sizes[:, None]
