@@ -212,32 +212,25 @@ def restore_network(
 ) -> RandomMLP | NoiseMLP:
     """The network of p inputs and d outputs whose tensors are named ``model.*``, in double precision."""
     state = {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
-    n_noise = parameters.get("n_noise")
-    if n_noise is not None:
-        whole_number(n_noise, 1, MOST_COLUMNS)
-    width, depth, residual, activation = network_settings(parameters, p, d, state, torch.float64, n_noise)
-    net: RandomMLP | NoiseMLP
-    if n_noise is None:
-        net = RandomMLP(p, d, width, depth, residual, activation).double()
-    else:
-        net = NoiseMLP(p, d, width, depth, n_noise, residual, activation).double()
+    settings = network_settings(parameters, p, d, state, torch.float64)
+    plain = {name: value for name, value in settings.items() if name != "n_noise"}
+    noise = settings["n_noise"] is not None
+    net = (NoiseMLP(p, d, **settings) if noise else RandomMLP(p, d, **plain)).double()
     net.load_state_dict(state)
     return net.eval()
 
 
 def network_settings(
-    parameters: Mapping[str, Any],
-    n_inputs: int,
-    n_outputs: int,
-    state: dict[str, Tensor],
-    dtype: torch.dtype,
-    n_noise: int | None = None,
-) -> tuple[int, int, bool, str]:
-    """Width, depth, residual and activation of a stored network, if its tensors have the shapes they ask for.
+    parameters: Mapping[str, Any], n_inputs: int, n_outputs: int, state: dict[str, Tensor], dtype: torch.dtype
+) -> dict[str, Any]:
+    """The settings of a stored network, by name, if its tensors have the shapes that they ask for.
 
     Shapes are compared before a network of the stated size is made: a small file must not ask for memory.
     """
     width, depth = whole_number(parameters["width"]), whole_number(parameters["depth"])
+    n_noise = parameters.get("n_noise")
+    if n_noise is not None:
+        whole_number(n_noise, 1, MOST_COLUMNS)
     if parameters["activation"] not in ACTIVATIONS or type(parameters["residual"]) is not bool:
         raise ValueError(
             f"activation={parameters['activation']!r}, residual={parameters['residual']!r} is unknown."
@@ -252,4 +245,5 @@ def network_settings(
             shapes["weight"] = (n_out, n_in + 2 * n_noise)
         for name, shape in shapes.items():
             sized_array(f"layers.{i}.{name}", state[f"layers.{i}.{name}"], *shape, dtype=dtype)
-    return width, depth, parameters["residual"], parameters["activation"]
+    settings = {name: parameters[name] for name in ("residual", "activation")}
+    return {"width": width, "depth": depth, "n_noise": n_noise, **settings}

@@ -23,6 +23,14 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+def check_sizes(n_inputs: Any, n_outputs: Any, width: Any, depth: Any, activation: Any) -> list[int]:
+    """The sizes of all layers of a network, from its inputs to its outputs; ValueError if one is wrong."""
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"activation={activation!r} is unknown; choose one of {', '.join(ACTIVATIONS)}.")
+    hidden = [check_count(width, "width", 1)] * check_count(depth, "depth", 1)
+    return [check_count(n_inputs, "n_inputs", 1), *hidden, check_count(n_outputs, "n_outputs", 1)]
+
+
 @final
 class RandomLayer(nn.Module):
     r"""A linear layer of independent weights :math:`w \sim N(a, s^2)` and biases (paper, Fig. nn_model).
@@ -117,13 +125,10 @@ class RandomMLP(RandomMap):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        if activation not in ACTIVATIONS:
-            raise ValueError(f"activation={activation!r} is unknown; choose one of {', '.join(ACTIVATIONS)}.")
+        sizes = check_sizes(n_inputs, n_outputs, width, depth, activation)
         if initial_std is not None:
             words = "a positive number (at 0 all gradients vanish), or None for He initialisation"
             check_number(initial_std, "initial_std", lambda s: 0 < s < math.inf, words)
-        hidden = [check_count(width, "width", 1)] * check_count(depth, "depth", 1)
-        sizes = [check_count(n_inputs, "n_inputs", 1), *hidden, check_count(n_outputs, "n_outputs", 1)]
         self.residual = residual
         self.activation = activation
         self.layers = nn.ModuleList(RandomLayer(a, b) for a, b in pairwise(sizes))

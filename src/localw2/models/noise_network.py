@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import final
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 
 from localw2._validation import check_count
 from localw2.models.base import RandomMap, check_inputs, check_omega, in_chunks, normal, paired_normal, source
-from localw2.models.network import ACTIVATIONS
+from localw2.models.network import ACTIVATIONS, check_sizes
 
 
 @final
@@ -41,18 +42,12 @@ class NoiseMLP(RandomMap):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        if activation not in ACTIVATIONS:
-            raise ValueError(f"activation={activation!r} is unknown; choose one of {', '.join(ACTIVATIONS)}.")
-        width, depth = check_count(width, "width", 1), check_count(depth, "depth", 1)
+        sizes = check_sizes(n_inputs, n_outputs, width, depth, activation)
         self.n_noise = check_count(n_noise, "n_noise", 1, why="without noise every draw is the same")
-        self.n_inputs = check_count(n_inputs, "n_inputs", 1)
+        self.n_inputs = sizes[0]
         self.residual = residual
         self.activation = activation
-        before = [self.n_inputs, *[width] * depth]
-        after = [*[width] * depth, check_count(n_outputs, "n_outputs", 1)]
-        self.layers = nn.ModuleList(
-            nn.Linear(a + 2 * self.n_noise, b) for a, b in zip(before, after, strict=True)
-        )
+        self.layers = nn.ModuleList(nn.Linear(a + 2 * self.n_noise, b) for a, b in pairwise(sizes))
         generator = source(generator, self.linear_layers()[0].weight.device)
         for layer in self.linear_layers():
             reach = layer.in_features**-0.5

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from localw2.estimators.stored_values import MOST_COLUMNS, network_settings, sized_array, whole_number
+from localw2.estimators.stored_values import network_settings, sized_array
 from localw2.models.fields import UNITS, FunctionField, NetworkField, RandomField
 from localw2.models.laws import LAWS, Law, ParameterLaw, as_laws
 from localw2.models.ode import RandomODE
@@ -61,11 +61,7 @@ def _network(parameters: Mapping[str, Any], d: int, state: dict[str, Tensor]) ->
     layers = {name.removeprefix("net."): tensor for name, tensor in state.items() if name not in UNITS}
     for name in UNITS:
         sized_array(name, state[name], d, dtype=torch.float32)
-    n_noise = parameters.get("n_noise")
-    if n_noise is not None:
-        whole_number(n_noise, 1, MOST_COLUMNS)
-    settings = network_settings(parameters, d, d, layers, torch.float32, n_noise)
-    return NetworkField(d, *settings, n_noise=n_noise)
+    return NetworkField(d, **network_settings(parameters, d, d, layers, torch.float32))
 
 
 def _function_field(
