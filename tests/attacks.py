@@ -68,6 +68,7 @@ class Watch:
         """Whatever is imported late has been imported by now: note the memory in use."""
         self.slowest = 0.0
         self.counts.clear()
+        self.examples.clear()
         self.before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
     def __call__(self, case: str, act) -> None:
@@ -358,6 +359,7 @@ def make_models():
     steps = pd.DataFrame({"a": rng.normal(size=90), "c": rng.choice(list("pqr"), 90)})
     stairs = 5.0 * (steps["a"] > 0) + (steps["c"] == "q") + 0.1 * rng.normal(size=90)
     balls, tiny = BallLaw(5, 3), Network(width=4, epochs=2)
+    noisy = Network.with_noise(2, width=4, epochs=2)
     boosting = HistGradientBoostingRegressor(max_iter=3, min_samples_leaf=5)
     line = make_pipeline(StandardScaler(), PolynomialFeatures(2), Ridge())
     seed = {"random_state": 0}
@@ -368,6 +370,7 @@ def make_models():
         "trees": (LocalW2Regressor(balls, **seed), steps, stairs),
         "polynomial": (LocalW2Regressor(balls, PolynomialRidge(2), **seed), x, y),
         "network": (LocalW2Regressor(tiny, None, Nearest(10), **seed), x, y),
+        "noise": (LocalW2Regressor(noisy, None, Nearest(10), **seed), x, two),
         "plain": (LocalW2Regressor(balls, None, **seed), frame, y),
         "calibrated": (LocalW2Regressor(balls, None, calibrate="cv+", values=(0, 1), **seed), frame, y > 0),
         "coefficients": (RandomCoefficientRegressor("ml", n_bootstrap=3, **seed), x, y),
@@ -452,7 +455,8 @@ def explore(watch, model, rows):
     if about.status_code != 200:
         return watch.fail("raw", f"/api/model: {about.status_code}")
     start = [each["start"] for each in about.json()["inputs"]]
-    for question, body in (("distribution", {"x": start}), ("sweep", {"x": start, "input": 0})):
+    questions = [("distribution", {"x": start}), ("sweep", {"x": start, "input": 0})]
+    for question, body in (*questions, ("joint", {"x": start})):
         status = client.post(f"/api/{question}", json=body).status_code
         if status >= 500:
             watch.fail("raw", f"{question}: {status}")
@@ -601,7 +605,8 @@ def attack_requests(watch, numbers, seed):
         clients.append(TestClient(app, base_url="http://127.0.0.1:8000", raise_server_exceptions=False))
     bodies = []
     for client in clients:
-        start = [each["start"] for each in client.get("/api/model").json()["inputs"]]
+        about = client.get("/api/model").json()
+        start = [each["start"] for each in about["inputs"]]
         bodies.append(
             {
                 "/sample": {"x": [start, start], "n_samples": 3, "random_state": 0},
@@ -611,6 +616,8 @@ def attack_requests(watch, numbers, seed):
                 "/api/test": {},
             }
         )
+        if len(about["outputs"]) > 1:
+            bodies[-1]["/api/joint"] = {"x": start, "outputs": [0, 1], "k": 5, "shifted": True}
         for path, body in bodies[-1].items():
             if client.post(path, json=body).status_code != 200:
                 watch.fail("raw", f"the good request {path} fails")

@@ -791,6 +791,7 @@ def short(array):
         ("histogram", lambda m: m._predictors[0].append(m._predictors[1][0])),
         ("pipeline", replaced(memory="/tmp")),
         ("pipeline", lambda m: replaced(steps=[(1.5, m.steps[0][1]), *m.steps[1:]])(m)),
+        ("pipeline", lambda m: replaced(order=1.5)(m.steps[4][1])),
         ("one_hot_dropped", lambda m: replaced(_n_features_outs=[1])(m[0].transformers_[0][1])),
         (
             "one_hot_dropped",

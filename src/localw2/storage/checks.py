@@ -92,6 +92,7 @@ def _check_attributes(value: Any) -> None:
         parts = state.get(key) or ()
         if not all(isinstance(part, list | tuple) and part and isinstance(part[0], str) for part in parts):
             raise RefusedError(f"the {key} of its {kind.__name__} do not have names that are text.")
+    _check_settings(value)
     jobs = state.get("n_jobs")
     if jobs is not None and not (type(jobs) is int and -1024 <= jobs <= 1024):
         raise RefusedError(f"its {kind.__name__} has n_jobs={jobs!r}; use None or a number of processes.")
@@ -101,6 +102,21 @@ def _check_attributes(value: Any) -> None:
         raise RefusedError(
             f"its {kind.__name__} has a memory, which caches results as pickles; use memory=None."
         )
+
+
+def _check_settings(model: Any) -> None:
+    """Refuse settings that scikit-learn itself would refuse, but only at the next fit.
+
+    Settings that a newer version of scikit-learn has and the file has not are none of our business.
+    """
+    from sklearn.utils._param_validation import validate_parameter_constraints
+
+    constraints = getattr(type(model), "_parameter_constraints", {})
+    given = {name: part for name, part in vars(model).items() if name in constraints}
+    try:
+        validate_parameter_constraints(constraints, given, type(model).__name__)
+    except (TypeError, ValueError) as error:
+        raise RefusedError(f"its {type(model).__name__} has a wrong setting: {str(error)[:300]}") from error
 
 
 def _require(good: Any, model: Any, what: str) -> None:
