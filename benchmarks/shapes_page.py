@@ -143,6 +143,11 @@ def state_summary(records: Sequence[Record]) -> str:
         worst, joint = (
             max(of, key=lambda problem: ratios[problem]) for of in (ONE_OUTPUT, tuple(PROJECTIONS))
         )
+        seeds = {
+            method: min(len(by_seed(records, problem, rows, method, "score")) for problem in ZOO)
+            for method in FITTED
+        }
+        fewest = min(seeds[method] for method in FITTED if method != OURS)
         first = 0
         for problem in ZOO:
             ours, *peers = (mean_value(records, problem, rows, method, "w1") for method in FITTED)
@@ -151,7 +156,7 @@ def state_summary(records: Sequence[Record]) -> str:
             f"With {rows} rows, the CRPS of localw2 is at most {format_number(ratios[worst], 4)} times the "
             f"true law's ({worst}), and its energy score at most {format_number(ratios[joint], 4)} times "
             f"({joint}). Its W1 to the true law is no larger than the best peer's on {first} of {len(ZOO)} "
-            "problems."
+            f"problems. (Seeds: localw2 {seeds[OURS]}, peers {fewest}.)"
         )
     return "\n\n".join(sentences) or NOTHING
 

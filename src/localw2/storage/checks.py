@@ -34,6 +34,7 @@ MOST_WORK = {
     "max_epochs": 1_000_000,
     "width": 5_000,
     "depth": 100,
+    "n_noise": 1_000,
     "n_trees": 10_000,
     "n_draws": 10_000,
     "n_directions": 10_000,

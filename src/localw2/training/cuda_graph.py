@@ -32,7 +32,12 @@ LOOK_EVERY = 64
 MOST_UNDONE = 2  # runs that may be undone before single steps are used for good
 # Code that does the same work at every call. A graph replays the device's work, not Python's: a user's model
 # might count its calls, for example, so it must declare that it does not (``capturable = True``).
-_STEADY = ("localw2.models.network", "localw2.models.linear", "torch.nn.modules")
+_STEADY = (
+    "localw2.models.network",
+    "localw2.models.noise_network",
+    "localw2.models.linear",
+    "torch.nn.modules",
+)
 
 # Maps generators to the loss of all rows: a scalar, or one value for each of several stacked models.
 Loss = Callable[..., Tensor]

@@ -125,6 +125,7 @@ def plan_rows(
         batch = min(hoods.n_balls, max(FEWEST_OF_FEW if few else FEWEST_BALLS, round(wanted)))
         return RowPlan(n, base_rows, batch, batch, 0.0)
     size = balls.k if isinstance(balls, Nearest) else float(hoods.probed_size)
-    batch = max(FEWEST_BALLS, round(BATCH_EDGES / size)) if batch_balls is None else batch_balls
-    n_steps = max(1, round(EPOCH_EDGES / size / batch))
+    edges, fewest = (FEW_EDGES, FEWEST_OF_FEW) if few else (BATCH_EDGES, FEWEST_BALLS)
+    batch = max(fewest, round(edges / size)) if batch_balls is None else batch_balls
+    n_steps = 1 if few else max(1, round(EPOCH_EDGES / size / batch))
     return RowPlan(hoods.n_rows, base_rows, batch, n_steps * batch, hoods.slack)

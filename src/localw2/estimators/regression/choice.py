@@ -17,6 +17,7 @@ from localw2._validation import Array
 from localw2.balls.lazy import MANY_ROWS
 from localw2.balls.neighborhoods import Nearest
 from localw2.balls.selection import Candidate, DeltaSelection, Trial
+from localw2.estimators.regression.balls import plan_rows
 from localw2.estimators.settings import name_part
 from localw2.metrics import crps
 from localw2.training.distributed import Crew
@@ -47,12 +48,14 @@ def choose_by_training(
     net: RandomMap,
     loss: ResidualLoss,
     config: FitConfig,
+    few: bool,
 ) -> ChosenBalls:
     """The balls whose network predicts held-out rows best, by the mean CRPS.
 
     ``residuals`` (N, d) and ``inputs`` (N, p) are in the units of ``net``. Each entry trains a copy of it
-    with the same seed, so that scores differ by the balls and not by chance. Balls on which no network can be
-    trained are left out, with a warning.
+    with the same seed, so that scores differ by the balls and not by chance, and takes as many balls a step
+    as the fit would (``few``: see ``plan_rows``). Balls on which no network can be trained are left out, with
+    a warning.
     """
     n = len(X)
     if not FEWEST_ROWS <= n <= MANY_ROWS:
@@ -62,7 +65,7 @@ def choose_by_training(
         )
     order = np.random.default_rng([config.seed, _PURPOSE]).permutation(n)
     held, kept = np.split(order, [round(HELD_OUT * n)])
-    rivals = _make_rivals(options, X[kept], residuals[kept], net, loss, config.batch_balls is not None)
+    rivals = _make_rivals(options, X[kept], residuals[kept], net, loss, config, few)
     rivals = _train_rivals(rivals, inputs[kept], config)
     if not rivals:
         raise ValueError(
@@ -93,13 +96,14 @@ def choose_by_training(
 @final
 @dataclass(frozen=True)
 class _Rival:
-    """An entry of the list: its place, its balls, their loss, and a network to train."""
+    """An entry of the list: its place, its balls, their loss, and a network to train as ``config`` says."""
 
     place: int
     option: ChosenBalls
     balls: Any  # all of them; those of one row do not enter the loss
     objective: Objective
     net: RandomMap
+    config: FitConfig
 
 
 def _make_rivals(
@@ -108,24 +112,27 @@ def _make_rivals(
     residuals: Array,
     net: RandomMap,
     loss: ResidualLoss,
-    in_batches: bool,
+    config: FitConfig,
+    few: bool,
 ) -> list[_Rival]:
     """The entries whose balls have a loss."""
     found = []
     for place, option in enumerate(options):
         balls = option.neighborhoods(X)
+        plan = plan_rows(balls, option.balls, config.batch_balls, 0, few)
         try:
-            objective = loss.objective(X, residuals, option, balls, in_batches)
+            objective = loss.objective(X, residuals, option, balls, plan.batch_balls is not None)
         except ValueError as error:  # balls of one row each
             _warn_of(option, error)
             continue
-        found.append(_Rival(place, option, balls, objective, deepcopy(net)))
+        found.append(_Rival(place, option, balls, objective, deepcopy(net), plan.apply(config)))
     return found
 
 
 def _train_rivals(rivals: list[_Rival], inputs: Tensor, config: FitConfig) -> list[_Rival]:
     """The entries whose networks could be trained: one after the other, or at once where that is faster."""
-    if inputs.device.type in _AT_ONCE and config.batch_balls is None and len(rivals) > 1:
+    whole = all(rival.config.batch_balls is None for rival in rivals)
+    if inputs.device.type in _AT_ONCE and whole and len(rivals) > 1:
         plain = replace(config, checkpoint=None, resume=False, history=None)
         try:
             train_many(
@@ -141,11 +148,13 @@ def _train_rivals(rivals: list[_Rival], inputs: Tensor, config: FitConfig) -> li
             return rivals
     found = []
     for rival in rivals:
-        own = name_part(config.checkpoint, "choice", rival.place)
+        own = replace(
+            rival.config, checkpoint=name_part(config.checkpoint, "choice", rival.place), history=None
+        )
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="interrupted after epoch")
-                fit = train(rival.net, rival.objective, inputs, replace(config, checkpoint=own, history=None))
+                fit = train(rival.net, rival.objective, inputs, own)
         except FloatingPointError as error:
             _warn_of(rival.option, error)
             continue

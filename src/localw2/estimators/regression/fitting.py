@@ -14,8 +14,9 @@ from localw2.estimators.regression.law import ConditionalLaw
 from localw2.estimators.regression.mean import FEW_ROWS, count_folds, cross_fit
 from localw2.estimators.regression.network import Network
 from localw2.estimators.regression.outcomes import MATCHED_DRAWS, MATCHED_ROWS, Outcomes, Rounding
-from localw2.estimators.regression.pooling import find_narrowing, mean_score, pool_weights
+from localw2.estimators.regression.pooling import LEAST, find_narrowing, mean_score, pool_weights
 from localw2.estimators.strays import find_strays, warn_of_strays
+from localw2.judging.valleys import N_BINS, bin_values, find_valley, measure_grain
 from localw2.metrics import crps
 from localw2.training.progress import Stages
 
@@ -33,7 +34,8 @@ MANY = 400  # rows from which on one held fold is enough
 TRIED_ROWS, TRIED_DRAWS = 3000, 100  # held-out rows that members are weighted by, and their draws there,
 TRIED_TREES = 20  # of forests that are only grown for this
 STRETCHES = (1.0, 1.05, 1.1, 1.15, 1.2, 1.3)  # factors on the spread of residuals in balls
-FEW_COLUMNS, CLEARLY = 2, 2.0  # in which a network is tried; standard errors by which balls must be better
+FEW_COLUMNS, BETTER = 2, 0.5  # in which a network is tried; standard errors by which balls must be better
+MERGED = 0.01  # the p-value below which held-out rows have modes that a network merges
 _PURPOSE = 6  # keeps these random numbers apart from others of the same seed
 
 
@@ -130,7 +132,7 @@ def _try_laws(
         return trials, _weigh(trials)
     if y.shape[1] == 1:
         smooth = _try_network(recipe, fitted, recipe.on_trial, x, y)
-        if not _clearly_better(trials, smooth):
+        if not _are_better(trials, smooth) and not _merges_modes(smooth):
             return [smooth], np.ones(1)
     # Random weights cannot split a law, nor follow how a dependence changes: noise as an input can.
     trials.append(_try_network(recipe, fitted, Network.with_noise(), x, y))
@@ -191,8 +193,9 @@ def hold_folds(n: int) -> tuple[tuple[int, ...], ...]:
 class _Trial:
     """What a law, learned without some folds, says of rows in them: ``draws`` (S, N, d) for outputs y (N, d).
 
-    ``sets`` (N,) number the held sets that the rows are in. Of a ball law, ``member`` has the stretch
-    that suits these rows best, and ``parts`` are what its draws are made of.
+    ``sets`` (N,) number the held sets that the rows are in. Of a ball law, ``member`` is that of the
+    ``options``, each with its stretch, that suits these rows best, and ``parts`` are what its draws are made
+    of.
     """
 
     law: Network | BallLaw
@@ -200,13 +203,35 @@ class _Trial:
     y: Array
     sets: Array
     member: BallMember | None = None
+    options: tuple[BallMember, ...] = ()
     parts: Draws | None = None
+
+    @classmethod
+    def of_balls(
+        cls, law: BallLaw, options: tuple[BallMember, ...], parts: Draws, y: Array, sets: Array
+    ) -> _Trial:
+        """That of a ball law, with the best of some stretches."""
+        drawn = [one.combine(parts) for one in options]
+        best = int(np.argmin([mean_score(draws, y) for draws in drawn]))
+        return cls(law, drawn[best], y, sets, options[best], options, parts)
+
+    def take(self, rows: Array) -> _Trial:
+        """The same for some rows only."""
+        parts = None if self.parts is None else self.parts.take(rows)
+        return replace(self, draws=self.draws[:, rows], y=self.y[rows], sets=self.sets[rows], parts=parts)
 
     def first_set(self) -> _Trial:
         """The same for the rows of the first held set only."""
-        rows = self.sets == 0
-        parts = None if self.parts is None else self.parts.take(rows)
-        return replace(self, draws=self.draws[:, rows], y=self.y[rows], sets=self.sets[rows], parts=parts)
+        return self.take(self.sets == 0)
+
+    def tuned_on(self, rows: Array) -> _Trial:
+        """The same with the stretch that suits some of the rows best."""
+        if self.parts is None:
+            return self
+        assert isinstance(self.law, BallLaw)
+        part = _Trial.of_balls(self.law, self.options, self.parts.take(rows), self.y[rows], self.sets[rows])
+        assert part.member is not None
+        return replace(self, member=part.member, draws=part.member.combine(self.parts))
 
     def narrow(self, factor: float) -> Array:
         """The draws with a factor on their spread; those of a network stay as they are."""
@@ -243,9 +268,7 @@ def _try_balls(recipe: Recipe, fitted: CrossFit, x: Array, y: Array, stages: Sta
         parts_of_draws = Draws.join(found)
         tried = [member] if law.on == "outcomes" else [replace(member, stretch=s) for s in STRETCHES]
         tried = _match(tried, x[kept], y[kept], recipe.seed)
-        drawn = [one.combine(parts_of_draws) for one in tried]
-        best = int(np.argmin([mean_score(draws, target) for draws in drawn]))
-        trials.append(_Trial(law, drawn[best], target, where, tried[best], parts_of_draws))
+        trials.append(_Trial.of_balls(law, tuple(tried), parts_of_draws, target, where))
     stages.advance()
     return trials
 
@@ -276,13 +299,13 @@ def _try_network(recipe: Recipe, fitted: CrossFit, law: Network, x: Array, y: Ar
     """What a network says of rows in the first held folds, trained for half as long without them.
 
     If it was best early, training on all rows takes half as long too: scores hardly see a spread that is a
-    little off, and are noisy, so it gets no shorter than that.
+    little off, and are noisy, so it gets no shorter than that. A cycle of the learning rate is not halved.
     """
     some, part = fitted.without[0]
     rng = np.random.default_rng([recipe.seed, _PURPOSE, 1])
     kept, held = _split_rows(fitted, some, rng)
     own = replace(recipe, checkpoint=None, history=None)
-    half = replace(law, epochs=max(1, law.epochs // 2))
+    half = law if law.schedule == "one-cycle" else replace(law, epochs=max(1, law.epochs // 2))
     trained = _train(own, half, part, x[kept], y[kept], (x[held], y[held]))
     fit = trained.fit
     if fit.stopped.startswith("interrupted"):
@@ -301,20 +324,61 @@ def _split_rows(fitted: CrossFit, folds: tuple[int, ...], rng: np.random.Generat
 
 
 def _weigh(trials: list[_Trial]) -> Array:
-    if any(isinstance(trial.law, Network) for trial in trials):
-        # A network takes longer than all else: one held set must do, for all members then.
-        trials = [trial.first_set() for trial in trials]
-    return pool_weights([trial.draws for trial in trials], trials[0].y)
+    if not any(isinstance(trial.law, Network) for trial in trials):
+        return pool_weights([trial.draws for trial in trials], trials[0].y)
+    # A network takes longer than all else: one held set must do, for all members then.
+    first = [trial.first_set() for trial in trials]
+    found = []
+    for some, rest in _halves(first[0]):
+        # Stretches are not found on the rows that tell the weights: the network has none to be found.
+        tuned = [trial.tuned_on(some).take(rest) for trial in first]
+        found.append(pool_weights([trial.draws for trial in tuned], tuned[0].y))
+    mean = np.mean(found, axis=0)
+    kept = np.where(mean >= LEAST, mean, 0.0)
+    weights: Array = kept / kept.sum()
+    return weights
 
 
-def _clearly_better(balls: list[_Trial], network: _Trial) -> bool:
-    """Whether balls predict clearly better than a network, which is then not able to have the law's shape."""
+def _halves(trial: _Trial) -> list[tuple[Array, Array]]:
+    """The rows of a trial in two parts, once in either order."""
+    even = np.arange(len(trial.y)) % 2 == 0
+    return [(even, ~even), (~even, even)] if len(even) > 1 else [(even, even)]
+
+
+def _are_better(balls: list[_Trial], network: _Trial) -> bool:
+    """Whether balls seem to predict better than a network, which then is not able to have the law's shape.
+
+    Stretches and weights are found on one half of the rows and judged on the other: else balls, of which
+    there are many to choose from, would be better on average where nothing is.
+    """
     first = [trial.first_set() for trial in balls]
-    weights = pool_weights([trial.draws for trial in first], first[0].y)
-    n_draws = np.round(weights * TRIED_DRAWS).astype(int)
-    pooled = np.concatenate([trial.draws[:n] for trial, n in zip(first, n_draws, strict=True)])
-    gain = (crps(network.y, network.draws) - crps(network.y, pooled))[:, 0]
-    return bool(gain.mean() > CLEARLY * gain.std() / np.sqrt(len(gain)))
+    gains = []
+    for some, rest in _halves(network):
+        tuned = [trial.tuned_on(some) for trial in first]
+        weights = pool_weights([trial.draws[:, some] for trial in tuned], network.y[some])
+        n_draws = np.round(weights * TRIED_DRAWS).astype(int)
+        pooled = np.concatenate([trial.draws[:n, rest] for trial, n in zip(tuned, n_draws, strict=True)])
+        y = network.y[rest]
+        gains.append((crps(y, network.draws[:, rest]) - crps(y, pooled))[:, 0])
+    gain = np.concatenate(gains)
+    return bool(gain.mean() > BETTER * gain.std() / np.sqrt(len(gain)))
+
+
+def _merges_modes(network: _Trial) -> bool:
+    """Whether held-out y avoid an interval between two modes that the draws of a network fill."""
+    y, draws = network.y[:, 0], network.draws[..., 0]
+    mean, std = draws.mean(0), draws.std(0)
+    if not (std > 0).all():
+        return False
+    z, drawn = (y - mean) / std, (draws - mean) / std
+    aligned = (z - z.mean()) / (z.std() or 1.0)
+    of_y, of_draws, of_aligned = (
+        np.bincount(bin_values(each).ravel(), minlength=N_BINS + 1)[None, :N_BINS]
+        for each in (z, drawn, aligned)
+    )
+    sizes, grain = np.array([len(y)]), measure_grain(y, std)
+    p, valley = find_valley(of_y, of_y + of_draws, of_aligned, len(draws), sizes, grain)
+    return valley is not None and valley.kind == "merged" and p < MERGED
 
 
 def _narrow(kept: list[tuple[_Trial, float]], outcomes: Outcomes) -> float:

@@ -20,7 +20,7 @@ from localw2.estimators.regression.mean import measure_relevance
 from localw2.estimators.regression.member import PREDICTION_DRAWS, Member, row_blocks
 from localw2.estimators.regression.outcomes import MATCHED_DRAWS, MATCHED_ROWS, Rounding
 from localw2.estimators.settings import choose_discrepancy
-from localw2.metrics import crps
+from localw2.metrics import energy_score
 from localw2.models.network import RandomLayer, RandomMLP
 from localw2.models.noise_network import NoiseMLP
 from localw2.training.config import FitConfig
@@ -95,9 +95,10 @@ class Network:
         choose_discrepancy(self.discrepancy, self.debiased, 1)
         check_count(self.epochs, "epochs", 1)
         self.config()  # checks the other settings of training
-        for name in ("width", "depth"):  # not by a network of this size: a file may ask for any
+        sizes = ("width", "depth") if self.n_noise is None else ("width", "depth", "n_noise")
+        for name in sizes:  # not by a network of this size: a file may ask for any
             check_count(getattr(self, name), name, 1)
-        self.build(1, 1, torch.Generator(), width=1, depth=1)
+        self.build(1, 1, torch.Generator(), **dict.fromkeys(sizes, 1))
 
     @classmethod
     def with_noise(cls, n_noise: int = 4, **settings: Any) -> Network:
@@ -108,7 +109,7 @@ class Network:
         >>> Network.with_noise(epochs=100).schedule
         'one-cycle'
         """
-        training = {"n_draws": 2, "epochs": 600, "learning_rate": 0.01, "schedule": "one-cycle"}
+        training = {"n_draws": 2, "epochs": 300, "learning_rate": 0.01, "schedule": "one-cycle"}
         suitable: dict[str, Any] = {"width": 64, "n_noise": n_noise, **training}
         return cls(**(suitable | settings))
 
@@ -128,7 +129,7 @@ class Network:
         }
         if self.n_noise is None:
             return RandomMLP(p, d, **(settings | sizes))
-        return NoiseMLP(p, d, n_noise=self.n_noise, **(settings | sizes))
+        return NoiseMLP(p, d, **(settings | {"n_noise": self.n_noise} | sizes))
 
     def config(self, **settings: Any) -> FitConfig:
         """The settings of training, with those given on top."""
@@ -156,7 +157,8 @@ class Network:
     ) -> TrainedNetwork:
         """Train on the residuals of rows x (N, p), y (N, d) from a cross-fitted mean.
 
-        With ``held`` rows and outputs training stops when their CRPS has not become better for half of it.
+        With ``held`` rows and outputs training stops when their score has not become better for half of it;
+        not if the learning rate rises first, when scores in between say nothing.
         """
         scale, center = fitted.mean.scale, fitted.out_of_fold
         rows, shown = fitted.mean.columns.expand(x), scale.forward(y)
@@ -177,7 +179,8 @@ class Network:
             options = [
                 choose_balls(rows, shown, center, one, norm, self.debiased, relevance) for one in delta
             ]
-            chosen = choose_by_training(options, rows, residuals, inputs, net, loss, config)
+            few = self.n_noise is not None
+            chosen = choose_by_training(options, rows, residuals, inputs, net, loss, config, few)
         else:
             chosen = choose_balls(rows, shown, center, delta, norm, self.debiased, relevance)
         hoods = chosen.neighborhoods(rows)
@@ -185,7 +188,7 @@ class Network:
         config = plan.apply(config)
         objective = loss.objective(rows, residuals, chosen, hoods, plan.batch_balls is not None)
         watched: dict[str, Any] = {}
-        if held is not None:
+        if held is not None and self.schedule != "one-cycle":
             left = (scale.forward(held[1]) - fitted.mean.predict_each(held[0]).mean(0)) @ whiten
             new = units.inputs(fitted.mean.columns.expand(held[0]))
             watched["validate"] = _make_score(new, left, device)
@@ -202,12 +205,12 @@ class Network:
 
 
 def _make_score(inputs: Tensor, left: Array, device: torch.device) -> Callable[..., float]:
-    """The mean CRPS of residuals (N, d) in the network's units, as a function of the network."""
+    """The mean energy score of residuals (N, d) in the network's units, as a function of the network."""
     inputs = inputs.to(device, torch.float32)
 
     def score(net: RandomMap, generator: torch.Generator) -> float:
         draws = net.sample(inputs, _LOOKED_DRAWS, generator).double().cpu().numpy()
-        return float(crps(left, draws).mean())
+        return float(energy_score(left, draws).mean())
 
     return score
 
