@@ -48,7 +48,7 @@ def choose_by_training(
     net: RandomMap,
     loss: ResidualLoss,
     config: FitConfig,
-    few: bool,
+    few: bool = False,
 ) -> ChosenBalls:
     """The balls whose network predicts held-out rows best, by the mean CRPS.
 
