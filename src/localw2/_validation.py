@@ -165,6 +165,24 @@ def check_probability(value: Any, name: str) -> float:
     return check_number(value, name, lambda v: 0 < v < 1, words)
 
 
+def check_sample_weight(sample_weight: Any, n_rows: int, rows: str = "rows") -> Array:
+    """One weight >= 0 for each row, (n_rows,), some of them positive.
+
+    >>> check_sample_weight([2, 0, 1], 3)
+    array([2., 0., 1.])
+    """
+    weights = as_array(sample_weight, "sample_weight").astype(np.float64)
+    if weights.shape != (n_rows,):
+        raise ValueError(
+            f"sample_weight has shape {weights.shape}; give one weight for each of the {n_rows} {rows}, "
+            f"({n_rows},)."
+        )
+    if not (weights.min() >= 0 and weights.max() > 0):
+        what = "a negative value" if weights.min() < 0 else "only zeros"
+        raise ValueError(f"sample_weight has {what}; a weight says how often a row counts, so give >= 0.")
+    return weights
+
+
 def seed_from(random_state: Any) -> int:
     """A seed below 2^63 from None (fresh entropy), an int >= 0, a numpy Generator or a RandomState.
 
