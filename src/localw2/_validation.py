@@ -183,6 +183,20 @@ def check_sample_weight(sample_weight: Any, n_rows: int, rows: str = "rows") -> 
     return weights
 
 
+def average(values: Array, weights: Array | None) -> Any:
+    """The mean of values (N, ...) over rows, with weights (N,) of the rows if there are any.
+
+    >>> average(np.array([[1.0], [4.0]]), None), average(np.array([1.0, 4.0]), np.array([2.0, 1.0]))
+    (array([2.5]), 2.0)
+    """
+    return values.mean(0) if weights is None else np.average(values, axis=0, weights=weights)
+
+
+def mean_of_all(values: Array, weights: Array | None) -> float:
+    """The mean of all values (N, d), with weights (N,) of the rows if there are any."""
+    return float(values.mean() if weights is None else np.average(values.mean(1), weights=weights))
+
+
 def seed_from(random_state: Any) -> int:
     """A seed below 2^63 from None (fresh entropy), an int >= 0, a numpy Generator or a RandomState.
 

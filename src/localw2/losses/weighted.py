@@ -147,7 +147,6 @@ def _count_copies(hoods: Neighborhoods) -> Array:
     """How often each row of each ball is repeated, (edges,)."""
     sizes, starts, shares = hoods.balls.sizes, hoods.balls.starts, hoods.shares()
     ball = np.repeat(np.arange(len(sizes)), sizes)
-    found: Array
     found, open_ = _apportion(shares, sizes, starts, ball), np.ones(len(sizes), bool)
     least = np.minimum.reduceat(shares, starts)[ball]
     for parts in range(1, MOST_COPIES + 1):
@@ -163,7 +162,7 @@ def _count_copies(hoods: Neighborhoods) -> Array:
 def _apportion(shares: Array, sizes: Array, starts: Array, ball: Array) -> Array:
     """Copies (edges,) by shares, ``MOST_COPIES`` times the rows of each ball in all."""
     exact = shares * (MOST_COPIES * sizes)[ball]
-    counts = np.floor(exact).astype(np.int64)
+    counts: Array = np.floor(exact).astype(np.int64)
     by_rest = np.lexsort((counts - exact, ball))  # ball by ball, the largest remainder first
     missing = MOST_COPIES * sizes - np.add.reduceat(counts, starts)
     place = np.arange(len(ball)) - starts[ball]

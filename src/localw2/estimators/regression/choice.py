@@ -13,10 +13,11 @@ import torch
 from scipy.spatial import cKDTree
 from torch import Tensor
 
-from localw2._validation import Array
+from localw2._validation import Array, mean_of_all
 from localw2.balls.lazy import MANY_ROWS
 from localw2.balls.neighborhoods import Nearest
 from localw2.balls.selection import Candidate, DeltaSelection, Trial
+from localw2.estimators.regression.mean import take_rows
 from localw2.estimators.settings import name_part
 from localw2.metrics import crps
 from localw2.training.distributed import Crew
@@ -47,6 +48,7 @@ def choose_by_training(
     net: RandomMap,
     loss: ResidualLoss,
     config: FitConfig,
+    weights: Array | None = None,
 ) -> ChosenBalls:
     """The balls whose network predicts held-out rows best, by the mean CRPS.
 
@@ -62,7 +64,8 @@ def choose_by_training(
         )
     order = np.random.default_rng([config.seed, _PURPOSE]).permutation(n)
     held, kept = np.split(order, [round(HELD_OUT * n)])
-    rivals = _make_rivals(options, X[kept], residuals[kept], net, loss, config.batch_balls is not None)
+    in_batches, of_kept = config.batch_balls is not None, take_rows(weights, kept)
+    rivals = _make_rivals(options, X[kept], residuals[kept], net, loss, in_batches, of_kept)
     rivals = _train_rivals(rivals, inputs[kept], config)
     if not rivals:
         raise ValueError(
@@ -70,7 +73,7 @@ def choose_by_training(
         )
     others = residuals[kept[:_CLIMATE_ROWS]][:, None]
     everyone = np.broadcast_to(others, (len(others), len(held), residuals.shape[1]))
-    climate = float(crps(residuals[held], everyone).mean()) or 1.0
+    climate = mean_of_all(crps(residuals[held], everyone), take_rows(weights, held)) or 1.0
     tried = [
         Trial(
             rival.option.norm_name,
@@ -79,6 +82,7 @@ def choose_by_training(
             _radius(rival.option, X),
             _others(rival.balls),
             _scores(rival.net, inputs[held], residuals[held], config.seed),
+            take_rows(weights, held),
         )
         for rival in rivals
     ]
@@ -109,13 +113,14 @@ def _make_rivals(
     net: RandomMap,
     loss: ResidualLoss,
     in_batches: bool,
+    weights: Array | None,
 ) -> list[_Rival]:
     """The entries whose balls have a loss."""
     found = []
     for place, option in enumerate(options):
         balls = option.neighborhoods(X)
         try:
-            objective = loss.objective(X, residuals, option, balls, in_batches)
+            objective = loss.objective(X, residuals, option, balls, in_batches, weights)
         except ValueError as error:  # balls of one row each
             _warn_of(option, error)
             continue
