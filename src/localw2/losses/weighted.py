@@ -25,7 +25,7 @@ from localw2.losses.problem import Match
 # Steps of all samples, for all balls of a piece, that are compared at a time.
 PIECE_STEPS = 1 << 18
 # Copies of a row, on average, up to which weights are represented exactly; the time grows with their cube.
-MOST_COPIES = 4
+MOST_COPIES = 3
 
 # From draws a (S, steps), y (1, steps) and S to half the gradients in a and -y, and the cost of each step.
 Terms = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor, Tensor]]
