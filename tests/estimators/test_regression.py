@@ -49,8 +49,11 @@ from localw2.storage.model_file import Stored, read, write
 
 NETWORK = {"width": 8, "epochs": 20}
 QUICK = {"law": Network(**NETWORK)}
-# Nothing is excepted from scikit-learn's checks; a name here would need a reason.
-EXCEPTIONS: dict[str, str] = {}
+# Nothing else is excepted from scikit-learn's checks; a name here needs a reason.
+EXCEPTIONS = {
+    "check_sample_weight_equivalence_on_dense_data": "a table with copies has other folds, draws and ball "
+    "sizes: test_weights compares each exact part with copies, and whole fits within the noise of seeds",
+}
 
 
 @parametrize_with_checks(

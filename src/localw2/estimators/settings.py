@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.utils import check_random_state
+from sklearn.utils import _safe_indexing, check_random_state
+from sklearn.utils.validation import _num_samples
 from threadpoolctl import threadpool_limits
 
 from localw2._validation import Array, as_array, check_count, check_radius, check_sample_weight, seed_from
@@ -144,8 +145,6 @@ def keep_weighted(sample_weight: Any, n_rows: int, rows: str = "rows") -> tuple[
     >>> keep_weighted([2, 0, 2], 3), keep_weighted([1, 3], 2)
     ((array([0, 2]), None), (None, array([0.5, 1.5])))
     """
-    if sample_weight is None:
-        return None, None
     weights = check_sample_weight(sample_weight, n_rows, rows)
     kept = np.flatnonzero(weights)
     weights = weights[kept] / weights[kept].max()  # first: their sum must not overflow
@@ -156,6 +155,16 @@ def keep_weighted(sample_weight: Any, n_rows: int, rows: str = "rows") -> tuple[
         )
     equal = bool((weights == weights[0]).all())
     return None if len(kept) == n_rows else kept, None if equal else weights / weights.mean()
+
+
+def weigh_rows(X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Array | None, Array | None]:
+    """The rows of X and y that have weight, and what ``keep_weighted`` says of them."""
+    if sample_weight is None:
+        return X, y, None, None
+    kept, weights = keep_weighted(sample_weight, _num_samples(X))
+    if kept is not None:
+        X, y = _safe_indexing(X, kept), _safe_indexing(y, kept)
+    return X, y, kept, weights
 
 
 def name_part(checkpoint: Any, part: str, number: int) -> str | None:

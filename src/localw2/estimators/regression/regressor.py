@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Self, final
 
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.utils import Tags, _safe_indexing
-from sklearn.utils.validation import _num_samples, check_is_fitted
+from sklearn.utils import Tags
+from sklearn.utils.validation import check_is_fitted
 
 from localw2._validation import Array, check_count, check_flag, check_probability
 from localw2.balls.norms import Norm
@@ -185,9 +185,7 @@ class LocalW2Regressor(Judged, stored_values.Storable, RegressorMixin, BaseEstim
         two in the mean, in the draws of balls, in losses, scores and calibration; the number of rows that a
         ball, a leaf or a fold needs still counts rows.
         """
-        kept, weights = settings.keep_weighted(sample_weight, _num_samples(X))
-        if kept is not None:
-            X, y = _safe_indexing(X, kept), _safe_indexing(y, kept)
+        X, y, kept, weights = settings.weigh_rows(X, y, sample_weight)
         # A fresh estimator reads the table: a refit that fails leaves the old fit whole.
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
