@@ -186,8 +186,8 @@ def check_sample_weight(sample_weight: Any, n_rows: int, rows: str = "rows") -> 
 def average(values: Array, weights: Array | None) -> Any:
     """The mean of values (N, ...) over rows, with weights (N,) of the rows if there are any.
 
-    >>> average(np.array([[1.0], [4.0]]), None), average(np.array([1.0, 4.0]), np.array([2.0, 1.0]))
-    (array([2.5]), 2.0)
+    >>> average(np.array([[1.0], [4.0]]), None), average(np.array([[1.0], [4.0]]), np.array([2.0, 1.0]))
+    (array([2.5]), array([2.]))
     """
     return values.mean(0) if weights is None else np.average(values, axis=0, weights=weights)
 
@@ -195,6 +195,11 @@ def average(values: Array, weights: Array | None) -> Any:
 def mean_of_all(values: Array, weights: Array | None) -> float:
     """The mean of all values (N, d), with weights (N,) of the rows if there are any."""
     return float(values.mean() if weights is None else np.average(values.mean(1), weights=weights))
+
+
+def take_rows(weights: Array | None, rows: Any) -> Array | None:
+    """The weights of some of the rows, if rows have weights."""
+    return None if weights is None else weights[rows]
 
 
 def seed_from(random_state: Any) -> int:

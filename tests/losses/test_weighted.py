@@ -22,8 +22,8 @@ from localw2 import (
     local_w2,
     w2_squared,
 )
+from localw2.balls.ragged import MOST_COPIES
 from localw2.losses.discrepancies import Discrepancy
-from localw2.losses.weighted import MOST_COPIES, repeat_rows
 from strategies import problems, quiet_within
 
 DISCREPANCIES = [
@@ -108,7 +108,7 @@ def test_rows_are_apportioned_by_largest_remainders():
     rng = np.random.default_rng(2)
     weights = rng.exponential(size=40)
     hoods = Neighborhoods.nearest(rng.normal(size=40), 12).weigh(weights)
-    copies = repeat_rows(hoods)
+    copies = hoods.repeat_rows()
     assert copies.sizes.tolist() == [12 * MOST_COPIES] * hoods.n_balls
     for ball in range(hoods.n_balls):
         rows = hoods.ball(ball).numpy()

@@ -26,7 +26,7 @@ from localw2._validation import (
 )
 from localw2.balls.leaves import find_leaves
 from localw2.balls.norms import Norm, check_norm
-from localw2.balls.ragged import Balls, Bucket, compact, index_type, merge, steps
+from localw2.balls.ragged import Balls, Bucket, compact, count_copies, index_type, merge, steps
 from localw2.balls.search import (
     BallSearch,
     RadiusSearch,
@@ -367,6 +367,19 @@ class Neighborhoods(BallGraph):
             return share
 
         return self.compute_once("shares", build)
+
+    def repeat_rows(self) -> Neighborhoods:
+        """The balls with every row as often as its weight says, for losses that know whole rows only.
+
+        Weights are rounded where that takes too many copies, see ``count_copies``.
+
+        >>> Neighborhoods.whole(3).weigh([1.0, 0.5, 1.5]).repeat_rows().rows
+        tensor([0, 0, 1, 2, 2, 2], dtype=torch.int32)
+        """
+        copies = count_copies(self.balls, self.shares())
+        sizes = np.add.reduceat(copies, self.balls.starts)
+        balls = Balls(sizes, np.repeat(self.balls.rows, copies))
+        return Neighborhoods(balls, self.n_rows, self.weights.numpy())
 
     def row_weights(self) -> Array:
         """The weight of each row, (N,): each ball's, divided among the rows that it belongs to, evenly or by

@@ -159,8 +159,6 @@ def keep_weighted(sample_weight: Any, n_rows: int, rows: str = "rows") -> tuple[
 
 def weigh_rows(X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Array | None, Array | None]:
     """The rows of X and y that have weight, and what ``keep_weighted`` says of them."""
-    if sample_weight is None:
-        return X, y, None, None
     kept, weights = keep_weighted(sample_weight, _num_samples(X))
     if kept is not None:
         X, y = _safe_indexing(X, kept), _safe_indexing(y, kept)

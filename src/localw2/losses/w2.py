@@ -22,7 +22,7 @@ from localw2.losses.cuda.assignment import DeviceAssigned, can_assign
 from localw2.losses.cuda.sorting import DeviceBalls, DeviceSorted, can_sort
 from localw2.losses.problem import Match, Problem, pairings
 from localw2.losses.sorting import Ranking, ordering_for
-from localw2.losses.weighted import WeightedSorted, repeat_rows
+from localw2.losses.weighted import WeightedSorted
 
 if TYPE_CHECKING:
     from localw2.balls.neighborhoods import Neighborhoods
@@ -75,7 +75,7 @@ class Target:
             if self.y.shape[2] == 1:
                 terms = _debiased_terms if debiased else _plain_terms
                 return WeightedSorted(self.y, yhat, self.hoods, terms)
-            repeated = self.hoods.compute_once("repeated rows", lambda: repeat_rows(self.hoods))
+            repeated = self.hoods.compute_once("repeated rows", self.hoods.repeat_rows)
             return replace(self, hoods=repeated, repeated=True).match(yhat, debiased)
         if self.y.shape[2] == 1:
             if not self.with_y and can_sort(self.hoods, yhat):

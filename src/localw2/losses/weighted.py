@@ -1,31 +1,29 @@
-r"""Squared W2 inside every ball where rows have weights.
+r"""Squared W2 of one output inside every ball, where rows have weights.
 
-One output: a weighted sample has a quantile function with steps, and
+A weighted sample has a quantile function with steps, and
 
 .. math:: W_2^2 = \int_0^1 (Q_y(u) - Q_{\hat y}(u))^2\,du
 
-is a sum over the steps that both have in common: exact, with an exact gradient, after one sort. Several
-outputs: rows are repeated as often as their weights say, and repeated rows are assigned as any others are.
+is a sum over the steps that both have in common: exact, with an exact gradient, after one sort. For several
+outputs rows are repeated as often as their weights say (``Neighborhoods.repeat_rows``) and assigned.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from localw2._validation import Array
-from localw2.balls.neighborhoods import Neighborhoods
-from localw2.balls.ragged import Balls
 from localw2.losses.problem import Match
+
+if TYPE_CHECKING:
+    from localw2.balls.neighborhoods import Neighborhoods
 
 # Steps of all samples, for all balls of a piece, that are compared at a time.
 PIECE_STEPS = 1 << 18
-# Copies of a row, on average, up to which weights are represented exactly; the time grows with their cube.
-MOST_COPIES = 3
 
 # From draws a (S, steps), y (1, steps) and S to half the gradients in a and -y, and the cost of each step.
 Terms = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor, Tensor]]
@@ -124,47 +122,3 @@ def _argsort(values: Tensor) -> Tensor:
         return torch.argsort(values, dim=-1)
     # Stable: it merges the runs that are ascending already.
     return torch.from_numpy(np.argsort(values.numpy(), axis=-1, kind="stable"))
-
-
-def repeat_rows(hoods: Neighborhoods) -> Neighborhoods:
-    """The balls with every row as often as its weight says, for losses that know whole rows only.
-
-    This is exact in a ball whose weights are multiples of one number, with at most ``MOST_COPIES`` copies of
-    a row on average. Any other ball gets that many on average, by largest remainders: the share of a row is
-    then off by less than 1 / (``MOST_COPIES`` x rows of the ball).
-
-    >>> hoods = Neighborhoods.whole(3).weigh([1.0, 0.5, 1.5])
-    >>> repeat_rows(hoods).rows
-    tensor([0, 0, 1, 2, 2, 2], dtype=torch.int32)
-    """
-    copies = _count_copies(hoods)
-    sizes = np.add.reduceat(copies, hoods.balls.starts)
-    balls = Balls(sizes, np.repeat(hoods.balls.rows, copies))
-    return Neighborhoods(balls, hoods.n_rows, hoods.weights.numpy())
-
-
-def _count_copies(hoods: Neighborhoods) -> Array:
-    """How often each row of each ball is repeated, (edges,)."""
-    sizes, starts, shares = hoods.balls.sizes, hoods.balls.starts, hoods.shares()
-    ball = np.repeat(np.arange(len(sizes)), sizes)
-    found, open_ = _apportion(shares, sizes, starts, ball), np.ones(len(sizes), bool)
-    least = np.minimum.reduceat(shares, starts)[ball]
-    for parts in range(1, MOST_COPIES + 1):
-        counts = shares / least * parts
-        whole = np.round(counts)
-        exact = np.logical_and.reduceat(np.isclose(counts, whole, rtol=1e-9, atol=0), starts)
-        exact &= open_ & (np.add.reduceat(whole, starts) <= MOST_COPIES * sizes)
-        found[exact[ball]] = whole[exact[ball]]
-        open_ &= ~exact
-    return found
-
-
-def _apportion(shares: Array, sizes: Array, starts: Array, ball: Array) -> Array:
-    """Copies (edges,) by shares, ``MOST_COPIES`` times the rows of each ball in all."""
-    exact = shares * (MOST_COPIES * sizes)[ball]
-    counts: Array = np.floor(exact).astype(np.int64)
-    by_rest = np.lexsort((counts - exact, ball))  # ball by ball, the largest remainder first
-    missing = MOST_COPIES * sizes - np.add.reduceat(counts, starts)
-    place = np.arange(len(ball)) - starts[ball]
-    counts[by_rest] += place < missing[ball]
-    return counts

@@ -110,7 +110,9 @@ class RandomCoefficientRegressor(Judged, stored_values.Storable, RegressorMixin,
         loss: only ratios matter, and a row of weight 0 is as if it were not there.
         """
         self._check_settings()
-        X, y, kept, weights = settings.weigh_rows(X, y, sample_weight)
+        kept, weights = None, None
+        if sample_weight is not None:
+            X, y, kept, weights = settings.weigh_rows(X, y, sample_weight)
         # A fresh estimator reads the table: a refit that fails leaves the old fit whole.
         reader = type(self)()
         x, y = validate_data(reader, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2)

@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.utils.parallel import Parallel, delayed
 
-from localw2._validation import Array
+from localw2._validation import Array, take_rows
 from localw2.estimators.regression.fitting import learn
-from localw2.estimators.regression.mean import take_rows
 from localw2.estimators.regression.outcomes import Outcomes
 from localw2.estimators.settings import draw_seed, name_part
 from localw2.judging.conformal import KINDS, Calibration

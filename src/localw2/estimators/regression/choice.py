@@ -13,11 +13,10 @@ import torch
 from scipy.spatial import cKDTree
 from torch import Tensor
 
-from localw2._validation import Array, mean_of_all
+from localw2._validation import Array, mean_of_all, take_rows
 from localw2.balls.lazy import MANY_ROWS
 from localw2.balls.neighborhoods import Nearest
 from localw2.balls.selection import Candidate, DeltaSelection, Trial
-from localw2.estimators.regression.mean import take_rows
 from localw2.estimators.settings import name_part
 from localw2.metrics import crps
 from localw2.training.distributed import Crew

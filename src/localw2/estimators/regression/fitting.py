@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from localw2._validation import Array, average
+from localw2._validation import Array, average, take_rows
 from localw2.estimators.regression.ball_law import BallLaw, Draws, learn_balls
 from localw2.estimators.regression.law import ConditionalLaw
-from localw2.estimators.regression.mean import FEW_ROWS, count_folds, cross_fit, take_rows
+from localw2.estimators.regression.mean import FEW_ROWS, count_folds, cross_fit
 from localw2.estimators.regression.network import Network
 from localw2.estimators.regression.outcomes import MATCHED_DRAWS, Outcomes, Rounding, rows_to_match
 from localw2.estimators.regression.pooling import find_narrowing, mean_score, pool_weights

@@ -18,7 +18,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils import get_tags
 from sklearn.utils.validation import has_fit_parameter
 
-from localw2._validation import Array, average, mean_of_all
+from localw2._validation import Array, average, mean_of_all, take_rows
 from localw2.balls.neighborhoods import Neighborhoods
 from localw2.balls.norms import Weighted
 from localw2.balls.spread import local_spread, rough_balls
@@ -693,11 +693,6 @@ def _name_weights(regressor: Any) -> str:
             "Give a base that takes them, such as Ridge() or 'auto', or fit without."
         )
     return "sample_weight"
-
-
-def take_rows(weights: Array | None, rows: Any) -> Array | None:
-    """The weights of some of the rows, if rows have weights."""
-    return None if weights is None else weights[rows]
 
 
 def _boost(

@@ -185,7 +185,9 @@ class LocalW2Regressor(Judged, stored_values.Storable, RegressorMixin, BaseEstim
         two in the mean, in the draws of balls, in losses, scores and calibration; the number of rows that a
         ball, a leaf or a fold needs still counts rows.
         """
-        X, y, kept, weights = settings.weigh_rows(X, y, sample_weight)
+        kept, weights = None, None
+        if sample_weight is not None:
+            X, y, kept, weights = settings.weigh_rows(X, y, sample_weight)
         # A fresh estimator reads the table: a refit that fails leaves the old fit whole.
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
