@@ -73,8 +73,7 @@ class Target:
         """Find the optimal pairings with simulated outputs (S, B, N, d), detached from autograd."""
         if self.hoods.sample_weight is not None:
             if self.y.shape[2] == 1:
-                terms = _debiased_terms if debiased else _plain_terms
-                return WeightedSorted(self.y, yhat, self.hoods, terms)
+                return WeightedSorted(self.y, yhat, self.hoods, debiased)
             repeated = self.hoods.compute_once("repeated rows", self.hoods.repeat_rows)
             return replace(self, hoods=repeated, repeated=True).match(yhat, debiased)
         if self.y.shape[2] == 1:
