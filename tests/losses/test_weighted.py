@@ -23,6 +23,7 @@ from localw2 import (
     w2_squared,
 )
 from localw2.balls.ragged import MOST_COPIES
+from localw2.losses import weighted as weighted_loss
 from localw2.losses.discrepancies import Discrepancy
 from strategies import problems, quiet_within
 
@@ -102,6 +103,16 @@ def test_several_outputs_are_exact_for_few_copies_and_close_otherwise():
     near = float(w2_squared(y, yhat, Neighborhoods.whole(30).weigh(any_))[0])
     assert near != pytest.approx(transport(any_), rel=1e-6)
     assert near == pytest.approx(transport(any_), rel=0.05)
+
+
+def test_torch_sorts_as_numpy_does(monkeypatch):
+    """Devices other than the CPU sort by torch."""
+    x, y, yhat, _ = make(1)
+    objective = Objective(y, quiet_within(x, 0.25, min_size=2), SquaredW2(True), sample_weight=x + 0.1)
+    here = value_and_gradient(objective, yhat)
+    monkeypatch.setattr(weighted_loss, "_sort", lambda values: torch.sort(values, dim=-1).values)
+    monkeypatch.setattr(weighted_loss, "_argsort", lambda v: torch.argsort(v, dim=-1, stable=True))
+    torch.testing.assert_close(value_and_gradient(objective, yhat), here)
 
 
 def test_rows_are_apportioned_by_largest_remainders():

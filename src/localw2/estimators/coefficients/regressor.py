@@ -127,7 +127,7 @@ class RandomCoefficientRegressor(Judged, stored_values.Storable, RegressorMixin,
         x, y = np.delete(x, strays, axis=0), np.delete(y, strays)
         weights = None if weights is None else np.delete(weights, strays)
         rng = np.random.default_rng(seed_from(self.random_state))
-        (law,) = self._estimate(x, [y], weights, [seed_from(rng)])
+        (law,) = self._estimate(x, [y], [seed_from(rng)], weights=weights)
         errors = self._bootstrap(x, y, weights, law, rng) if self.n_bootstrap else None
         self._keep(law, columns, seen, errors, self.confidence)
         return self
@@ -273,9 +273,9 @@ class RandomCoefficientRegressor(Judged, stored_values.Storable, RegressorMixin,
         self,
         x: Array,
         ys: list[Array],
-        weights: Array | None,
         seeds: list[int],
         near: CoefficientLaw | None = None,
+        weights: Array | None = None,
     ) -> list[CoefficientLaw]:
         """Fits to several outputs on the same rows, each from a seed, so the same on any machine.
 
@@ -364,7 +364,7 @@ class RandomCoefficientRegressor(Judged, stored_values.Storable, RegressorMixin,
         size = _TOGETHER if self._as_printed else 1
         parts = [slice(start, start + size) for start in range(0, len(seeds), size)]
         batches = Parallel(n_jobs=self.n_jobs)(
-            delayed(self._estimate)(x, outputs[part], weights, seeds[part, 1].tolist(), law) for part in parts
+            delayed(self._estimate)(x, outputs[part], seeds[part, 1].tolist(), law, weights) for part in parts
         )
         refits = [law for laws in batches for law in laws]
         own = robust_errors(design, y, law, free, weights)
