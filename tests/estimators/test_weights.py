@@ -1,6 +1,7 @@
 """Weights of rows in the estimators: ratios, zeros, repeated rows, and the law that they stand for."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -354,6 +355,19 @@ def test_calibrated_weighted_fits_are_stored_and_cover(calibrate, tmp_path):
     lower, upper = model.predict_interval(new_x, 0.8)
     covered = np.average((lower <= new_y) & (new_y <= upper), weights=new_weights)
     assert 0.74 < covered < 0.92
+
+
+@pytest.mark.parametrize("name", ["forest0.weights", "calibration_weights"])
+@pytest.mark.parametrize("damage", [lambda w: -w, lambda w: w[:-1], lambda w: w * float("nan")])
+def test_damaged_weights_in_a_file_are_refused(name, damage):
+    x, y, weights = rows()
+    model = LocalW2Regressor([BallLaw(n_trees=5)], None, calibrate="split", random_state=0)
+    stored = model.fit(x, y, sample_weight=weights).to_stored()
+    LocalW2Regressor.from_stored(stored)
+    with pytest.raises(ValueError, match="positive numbers"):
+        LocalW2Regressor.from_stored(
+            replace(stored, tensors=stored.tensors | {name: damage(stored.tensors[name])})
+        )
 
 
 @pytest.mark.filterwarnings("ignore:This fit cannot be saved")
