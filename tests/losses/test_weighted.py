@@ -25,6 +25,7 @@ from localw2 import (
 from localw2.balls.ragged import MOST_COPIES
 from localw2.losses import weighted as weighted_loss
 from localw2.losses.discrepancies import Discrepancy
+from localw2.losses.stacked import StackedLosses
 from strategies import problems, quiet_within
 
 DISCREPANCIES = [
@@ -113,6 +114,14 @@ def test_torch_sorts_as_numpy_does(monkeypatch):
     monkeypatch.setattr(weighted_loss, "_sort", lambda values: torch.sort(values, dim=-1).values)
     monkeypatch.setattr(weighted_loss, "_argsort", lambda v: torch.argsort(v, dim=-1, stable=True))
     torch.testing.assert_close(value_and_gradient(objective, yhat), here)
+
+
+def test_stacked_losses_share_weighted_balls():
+    x, y, yhat, counts = make(1)
+    hoods = quiet_within(x, 0.25, min_size=2).weigh(counts + 1)
+    goals = [Objective(y, hoods, SquaredW2(True)), Objective(2 * y + 1, hoods, SquaredW2(True))]
+    together = StackedLosses(goals)(torch.stack([yhat, yhat]))
+    torch.testing.assert_close(together, torch.stack([goal(yhat) for goal in goals]))
 
 
 def test_rows_are_apportioned_by_largest_remainders():
