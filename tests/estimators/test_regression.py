@@ -932,7 +932,7 @@ class TestHeldOutRowsStopANetwork:
 
     def test_rows_that_contradict_the_fit_stop_it_early(self):
         x = np.linspace(-1, 1, 50)[:, None]
-        fit = self.learn((x, -5 * x))
+        fit = self.learn((x, -5 * x, None))
         assert fit.stopped.startswith("no better score")
         assert fit.best_epoch < 30
         assert len(fit.history) < 60
@@ -940,7 +940,7 @@ class TestHeldOutRowsStopANetwork:
     def test_rows_that_agree_do_not(self):
         rng = np.random.default_rng(1)
         x = rng.uniform(-1, 1, (400, 1))
-        fit = self.learn((x, x + 0.2 * rng.normal(size=(400, 1))))
+        fit = self.learn((x, x + 0.2 * rng.normal(size=(400, 1)), None))
         assert fit.stopped == "all epochs done"
         scores = [entry["score"] for entry in fit.history if entry.get("score") is not None]
         assert fit.best_score == min(scores) < scores[0]
