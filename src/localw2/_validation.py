@@ -165,6 +165,43 @@ def check_probability(value: Any, name: str) -> float:
     return check_number(value, name, lambda v: 0 < v < 1, words)
 
 
+def check_sample_weight(sample_weight: Any, n_rows: int, rows: str = "rows") -> Array:
+    """One weight >= 0 for each row, (n_rows,), some of them positive.
+
+    >>> check_sample_weight([2, 0, 1], 3)
+    array([2., 0., 1.])
+    """
+    weights = as_array(sample_weight, "sample_weight").astype(np.float64)
+    if weights.shape != (n_rows,):
+        raise ValueError(
+            f"sample_weight has shape {weights.shape}; give one weight for each of the {n_rows} {rows}, "
+            f"({n_rows},)."
+        )
+    if not (weights.min() >= 0 and weights.max() > 0):
+        what = "a negative value" if weights.min() < 0 else "only zeros"
+        raise ValueError(f"sample_weight has {what}; a weight says how often a row counts, so give >= 0.")
+    return weights
+
+
+def average(values: Array, weights: Array | None) -> Any:
+    """The mean of values (N, ...) over rows, with weights (N,) of the rows if there are any.
+
+    >>> average(np.array([[1.0], [4.0]]), None), average(np.array([[1.0], [4.0]]), np.array([2.0, 1.0]))
+    (array([2.5]), array([2.]))
+    """
+    return values.mean(0) if weights is None else np.average(values, axis=0, weights=weights)
+
+
+def mean_of_all(values: Array, weights: Array | None) -> float:
+    """The mean of all values (N, d), with weights (N,) of the rows if there are any."""
+    return float(values.mean() if weights is None else np.average(values.mean(1), weights=weights))
+
+
+def take_rows(weights: Array | None, rows: Any) -> Array | None:
+    """The weights of some of the rows, if rows have weights."""
+    return None if weights is None else weights[rows]
+
+
 def seed_from(random_state: Any) -> int:
     """A seed below 2^63 from None (fresh entropy), an int >= 0, a numpy Generator or a RandomState.
 

@@ -878,6 +878,25 @@ def test_two_states_at_one_time_are_told_of(tmp_path, folder):
     assert "row 4 of p.csv is the second with who = 1 and t = 0" in message
 
 
+def test_a_column_of_weights(tmp_path):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"age": rng.uniform(size=60), "count": rng.integers(0, 4, 60)})
+    frame["pay"] = frame["age"] + rng.normal(size=60)
+    frame.to_csv(tmp_path / "survey.csv", index=False)
+    out = tmp_path / "m"
+    record = found(f"fit {tmp_path / 'survey.csv'} --target pay --weights count --law balls --out {out}")
+    assert record["features"] == ["age"]
+    assert record["weights"] == "count"
+    again = LocalW2Regressor("balls", random_state=0)
+    again.fit(frame[["age"]], frame["pay"], sample_weight=frame["count"])
+    np.testing.assert_array_equal(localw2.load(out).predict(frame[["age"]]), again.predict(frame[["age"]]))
+    settings = tomllib.loads(Path(f"{out}.settings.toml").read_text())
+    assert settings["fit"]["weights"] == "count"
+    repeated = tmp_path / "again"
+    run(f"fit --config {out}.settings.toml --out {repeated} {tmp_path / 'survey.csv'}")
+    assert repeated.exists()
+
+
 # --- errors -----------------------------------------------------------------------------------------------
 
 
@@ -890,6 +909,9 @@ def test_two_states_at_one_time_are_told_of(tmp_path, folder):
         ("fit data.csv --target strength --features strength --out x", "cannot predict itself"),
         ("fit data.csv --target water --out x", "1 of 150 rows of data.csv have missing values in water"),
         ("fit data.csv --target strength --exclude age,water,day --out x", "no column left"),
+        ("fit data.csv --target strength --weights wates --out x", "Did you mean 'water'?"),
+        ("fit data.csv --target strength --weights strength --out x", "one use"),
+        ("fit data.csv --target strength --features age --weights age --out x", "one use"),
         ("fit data.csv --target strength --features age --hold-out 0.001 --out x", "better 100"),
         ("fit data.csv --target strength --out no/x", "folder"),
         (

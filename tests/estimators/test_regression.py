@@ -49,8 +49,11 @@ from localw2.storage.model_file import Stored, read, write
 
 NETWORK = {"width": 8, "epochs": 20}
 QUICK = {"law": Network(**NETWORK)}
-# Nothing is excepted from scikit-learn's checks; a name here would need a reason.
-EXCEPTIONS: dict[str, str] = {}
+# Nothing else is excepted from scikit-learn's checks; a name here needs a reason.
+EXCEPTIONS = {
+    "check_sample_weight_equivalence_on_dense_data": "a table with copies has other folds, draws and ball "
+    "sizes: test_weights compares each exact part with copies, and whole fits within the noise of seeds",
+}
 
 
 @parametrize_with_checks(
@@ -929,7 +932,7 @@ class TestHeldOutRowsStopANetwork:
 
     def test_rows_that_contradict_the_fit_stop_it_early(self):
         x = np.linspace(-1, 1, 50)[:, None]
-        fit = self.learn((x, -5 * x))
+        fit = self.learn((x, -5 * x, None))
         assert fit.stopped.startswith("no better score")
         assert fit.best_epoch < 30
         assert len(fit.history) < 60
@@ -937,7 +940,7 @@ class TestHeldOutRowsStopANetwork:
     def test_rows_that_agree_do_not(self):
         rng = np.random.default_rng(1)
         x = rng.uniform(-1, 1, (400, 1))
-        fit = self.learn((x, x + 0.2 * rng.normal(size=(400, 1))))
+        fit = self.learn((x, x + 0.2 * rng.normal(size=(400, 1)), None))
         assert fit.stopped == "all epochs done"
         scores = [entry["score"] for entry in fit.history if entry.get("score") is not None]
         assert fit.best_score == min(scores) < scores[0]

@@ -67,8 +67,10 @@ def test_assignments_are_optimal(n):
 
 @pytest.mark.parametrize("loss", LOSSES, ids=str)
 @pytest.mark.parametrize("shape", [(300,), (300, 2), (300, 3, 1), (300, 3, 2)])
-def test_losses_and_gradients_are_those_of_the_cpu(loss, shape):
+@pytest.mark.parametrize("weighted", [False, True])
+def test_losses_and_gradients_are_those_of_the_cpu(loss, shape, weighted):
     hoods = Neighborhoods.within(np.random.default_rng(0).uniform(size=300), 0.05, min_size=2)
+    hoods = hoods.weigh(np.random.default_rng(2).exponential(size=300) + 0.1) if weighted else hoods
     y, yhat = normal(*shape), normal(2, *shape, seed=1)
     ours = value_and_gradient(Objective(y.cuda(), hoods, loss), yhat.cuda())
     theirs = value_and_gradient(Objective(y, hoods, loss), yhat)

@@ -254,3 +254,25 @@ def test_weights_of_a_block_are_checked():
 def test_bad_settings_are_named(options, message):
     with pytest.raises(ValueError, match=message):
         FitConfig(**options)
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_batches_of_weighted_rows_estimate_the_weighted_loss(lazy):
+    """The ball of a row comes as often as its weight says, whether all balls are at hand or not."""
+    rng = np.random.default_rng(1)
+    x, weights = rng.uniform(size=40), rng.exponential(size=40) + 0.05
+    y, yhat = torch.tensor(rng.normal(size=(40, 1))), torch.tensor(rng.normal(size=(2, 40, 1)))
+    whole = Objective(y, Neighborhoods.nearest(x, 6), SquaredW2(True), sample_weight=weights)(yhat)
+    hoods = (LazyNeighborhoods if lazy else Neighborhoods).nearest(x, 6)
+    objective = Objective(y, hoods, SquaredW2(True), sample_weight=weights)
+    config = FitConfig(max_epochs=400, batch_balls=8, epoch_balls=8)
+    stream = BallStream(objective, torch.tensor(x)[:, None], config, Crew.join())
+    losses = []
+    for epoch in range(400):
+        (batch,) = stream.batches(epoch)
+        losses.append(float(batch.objective(yhat[:, batch.rows])))
+    stream.close()
+    error = np.std(losses) / np.sqrt(len(losses))
+    assert abs(np.mean(losses) - float(whole)) < 4 * error
+    plain = Objective(y, Neighborhoods.nearest(x, 6), SquaredW2(True))(yhat)
+    assert abs(float(plain) - float(whole)) > 8 * error  # a difference that the first line would see

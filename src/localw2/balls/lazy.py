@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from localw2._validation import Array
+from localw2._validation import Array, check_sample_weight
 from localw2.balls.neighborhoods import BallGraph, Neighborhoods, check_balls, check_weights
 from localw2.balls.ragged import compact, merge
 from localw2.balls.search import BallSearch, NearestSearch
@@ -33,8 +33,9 @@ class LazyNeighborhoods(BallGraph):
     (60, Neighborhoods(60 rows, 10 balls of 51 rows, 510 edges))
     """
 
-    def __init__(self, search: BallSearch, min_size: int = 1) -> None:
+    def __init__(self, search: BallSearch, min_size: int = 1, sample_weight: Array | None = None) -> None:
         self._search = search
+        self.sample_weight = None if sample_weight is None else torch.from_numpy(sample_weight)
         self.n_rows = search.n_rows
         self._centres = np.arange(self.n_rows)
         if min_size > 1:
@@ -44,6 +45,8 @@ class LazyNeighborhoods(BallGraph):
         self.ball_of_row = torch.full((self.n_rows,), -1)
         self.ball_of_row[torch.from_numpy(self._centres)] = torch.arange(len(self._centres))
         self.weights = torch.ones(len(self._centres), dtype=torch.float64)
+        if self.sample_weight is not None:
+            self.weights = self.sample_weight[torch.from_numpy(self._centres)]
 
     @classmethod
     def _find(cls, search: BallSearch, min_size: int) -> LazyNeighborhoods:
@@ -63,9 +66,19 @@ class LazyNeighborhoods(BallGraph):
         """By what fraction the k-th row of a ball may be farther away than the k-th nearest row."""
         return self._search.slack if isinstance(self._search, NearestSearch) else 0.0
 
+    def weigh(self, sample_weight: Any) -> LazyNeighborhoods:
+        """The same balls with weights of their rows, (N,) and > 0, as ``Neighborhoods.weigh``."""
+        weights = check_sample_weight(sample_weight, self.n_rows)
+        if self.sample_weight is not None or self.n_balls < self.n_rows:
+            raise ValueError("weigh lazy balls once, and before small ones are dropped (min_size=1).")
+        if weights.min() == 0:
+            raise ValueError("sample_weight has zeros; drop such rows before lazy balls are made.")
+        return LazyNeighborhoods(self._search, sample_weight=weights)
+
     def at_least(self, min_size: int) -> LazyNeighborhoods:
         """The same graph with only the balls of at least ``min_size`` rows, counted in one pass."""
-        kept = LazyNeighborhoods(self._search, min_size)
+        of_rows = None if self.sample_weight is None else self.sample_weight.numpy()
+        kept = LazyNeighborhoods(self._search, min_size, of_rows)
         return self if kept.n_balls == self.n_balls else kept
 
     @property
@@ -85,13 +98,15 @@ class LazyNeighborhoods(BallGraph):
 
     def block(self, balls: Any, weights: Any = None) -> tuple[Tensor, Neighborhoods]:
         """The rows that these balls need, and the balls re-indexed to them, as ``Neighborhoods.block``."""
-        centres = self._centres[check_balls(balls, self.n_balls)]
-        counts = np.ones(len(centres)) if weights is None else check_weights(weights, len(centres))
+        chosen = check_balls(balls, self.n_balls)
+        centres = self._centres[chosen]
+        counts = self.weights.numpy()[chosen] if weights is None else check_weights(weights, len(centres))
         rows, local = compact(self._search.balls(centres))
         merged, ball_of_centre, weight = merge(local, counts)
         own = np.full(len(rows), -1)
         own[np.searchsorted(rows, centres)] = ball_of_centre
-        return torch.from_numpy(rows), Neighborhoods(merged, len(rows), weight, own)
+        of_rows = None if self.sample_weight is None else self.sample_weight.numpy()[rows]
+        return torch.from_numpy(rows), Neighborhoods(merged, len(rows), weight, own, of_rows)
 
     def order(self) -> Array:
         """All balls, in an order where consecutive ones are near each other."""

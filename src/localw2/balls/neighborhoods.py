@@ -14,10 +14,19 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from localw2._validation import Array, as_array, as_rows, check_count, check_number, check_radius, seed_from
+from localw2._validation import (
+    Array,
+    as_array,
+    as_rows,
+    check_count,
+    check_number,
+    check_radius,
+    check_sample_weight,
+    seed_from,
+)
 from localw2.balls.leaves import find_leaves
 from localw2.balls.norms import Norm, check_norm
-from localw2.balls.ragged import Balls, Bucket, compact, index_type, merge, steps
+from localw2.balls.ragged import Balls, Bucket, compact, count_copies, index_type, merge, steps
 from localw2.balls.search import (
     BallSearch,
     RadiusSearch,
@@ -134,7 +143,8 @@ class Neighborhoods(BallGraph):
     such rows, and ``ball_of_row`` gives the ball of each row (-1 where ``min_size`` dropped it). A local loss
     is the weighted mean over the kept balls, :math:`\sum_b w_b v_b / \sum_b w_b`; if none is dropped, this
     is the paper's :math:`\frac1N\sum_i`. With ``leaves`` a ball belongs to all rows that it holds, and a row
-    has a ball in every tree; the loss is then the mean over rows and their trees.
+    has a ball in every tree; the loss is then the mean over rows and their trees. ``weigh`` gives the rows
+    weights, ``sample_weight`` (N,), which is None where all rows count alike.
 
     Memory: 4 bytes per edge (8 beyond 2^31 rows). Construction takes up to four times that, plus about 300 MB
     for a chunk of the search (``make bench-neighbors``). ``LazyNeighborhoods`` never holds all edges.
@@ -148,7 +158,14 @@ class Neighborhoods(BallGraph):
     tensor([0, 1, 2])
     """
 
-    def __init__(self, balls: Balls, n_rows: int, weights: Array, ball_of_row: Array | None = None) -> None:
+    def __init__(
+        self,
+        balls: Balls,
+        n_rows: int,
+        weights: Array,
+        ball_of_row: Array | None = None,
+        sample_weight: Array | None = None,
+    ) -> None:
         # Without ball_of_row a ball belongs to all rows that it holds.
         self.balls = balls
         self.n_rows = n_rows
@@ -156,6 +173,7 @@ class Neighborhoods(BallGraph):
         self.rows = torch.from_numpy(balls.rows)
         self.sizes = torch.from_numpy(balls.sizes.astype(np.int64, copy=False))
         self.weights = torch.from_numpy(weights.astype(np.float64, copy=False))
+        self.sample_weight = None if sample_weight is None else torch.from_numpy(sample_weight)
         self._own = None if ball_of_row is None else ball_of_row.astype(np.int64, copy=False)
         self._cache: dict[Any, Any] = {}
 
@@ -303,9 +321,79 @@ class Neighborhoods(BallGraph):
         means: Array = np.where(counts > 0, totals / np.maximum(counts, 1), otherwise)
         return means
 
+    def weigh(self, sample_weight: Any) -> Neighborhoods:
+        r"""The same balls with weights of their rows, (N,) and >= 0: whole numbers count as copies of a row.
+
+        Inside a ball, observed and simulated rows have these weights, relative to their sum in the ball. The
+        ball of row i counts :math:`w_i` times in the mean over balls, and a row of weight 0 is in no ball.
+
+        >>> hoods = Neighborhoods.within([0.0, 0.1, 0.2, 0.9], delta=0.1).weigh([1, 2, 0, 1])
+        >>> hoods.sizes.tolist(), hoods.weights.tolist()
+        ([2, 2, 1], [1.0, 2.0, 1.0])
+        """
+        weights = check_sample_weight(sample_weight, self.n_rows)
+        if self.sample_weight is not None:
+            raise ValueError("these balls have weights of rows already; weigh the balls without them.")
+        rows = self.balls.rows
+        if self._own is None:  # a row's weight is divided among its balls
+            part = 1 / np.bincount(rows, minlength=self.n_rows).clip(1)
+            now, before = (np.add.reduceat(each[rows], self.balls.starts) for each in (part * weights, part))
+        else:
+            owned = self._own[self._own >= 0]
+            now = np.bincount(owned, weights[self._own >= 0], self.n_balls)
+            before = np.bincount(owned, minlength=self.n_balls)
+        counts = self.weights.numpy() * now / np.maximum(before, 1e-300)
+        if weights.min() > 0:
+            return Neighborhoods(self.balls, self.n_rows, counts, self._own, weights)
+        inside = weights[rows] > 0
+        sizes = np.add.reduceat(inside.astype(np.int64), self.balls.starts)
+        kept = counts > 0
+        balls = Balls(sizes[kept], rows[inside & np.repeat(kept, self.balls.sizes)])
+        own = None
+        if self._own is not None:
+            own = np.append(np.where(kept, np.cumsum(kept) - 1, -1), -1)[self._own]
+            own[weights == 0] = -1
+        return Neighborhoods(balls, self.n_rows, counts[kept], own, weights)
+
+    def shares(self) -> Array:
+        """The share of every row in its ball, (edges,): its weight over those of all rows of the ball."""
+
+        def build() -> Array:
+            if self.sample_weight is None:
+                return np.repeat(1 / self.balls.sizes, self.balls.sizes)
+            edges = self.sample_weight.numpy()[self.balls.rows]
+            total = np.add.reduceat(edges, self.balls.starts)
+            share: Array = edges / np.repeat(total, self.balls.sizes)
+            return share
+
+        return self.compute_once("shares", build)
+
+    def repeat_rows(self) -> Neighborhoods:
+        """The balls with every row as often as its weight says, for losses that know whole rows only.
+
+        Weights are rounded where that takes too many copies, see ``count_copies``.
+
+        >>> Neighborhoods.whole(3).weigh([1.0, 0.5, 1.5]).repeat_rows().rows
+        tensor([0, 0, 1, 2, 2, 2], dtype=torch.int32)
+        """
+        copies = count_copies(self.balls, self.shares())
+        sizes = np.add.reduceat(copies, self.balls.starts)
+        balls = Balls(sizes, np.repeat(self.balls.rows, copies))
+        return Neighborhoods(balls, self.n_rows, self.weights.numpy())
+
     def row_weights(self) -> Array:
-        """The weight of each row, (N,): each ball's, divided evenly among the rows that it belongs to."""
+        """The weight of each row, (N,): each ball's, divided among the rows that it belongs to, evenly or by
+        their weights."""
         weights = self.weights.numpy()
+        if self.sample_weight is not None:
+            own = self.sample_weight.numpy()
+            if self._own is None:
+                return np.bincount(
+                    self.balls.rows, np.repeat(weights, self.balls.sizes) * self.shares(), self.n_rows
+                )
+            held = self._own >= 0
+            total = np.bincount(self._own[held], own[held], self.n_balls)
+            return own * self.average(weights / np.where(total > 0, total, 1.0), 0.0)
         if self._own is None:
             edges = np.repeat(weights / self.balls.sizes, self.balls.sizes)
             return np.bincount(self.balls.rows, edges, self.n_rows)
@@ -320,7 +408,11 @@ class Neighborhoods(BallGraph):
     @property
     def n_unmerged(self) -> int:
         """Number of balls before identical ones were merged: one per kept row, or the leaves as they are."""
-        return self.n_balls if self._own is None else round(float(self.weights.sum()))
+        if self._own is None:
+            return self.n_balls
+        if self.sample_weight is not None:
+            return int((self._own >= 0).sum())
+        return round(float(self.weights.sum()))
 
     @property
     def n_edges(self) -> int:
@@ -351,7 +443,8 @@ class Neighborhoods(BallGraph):
             place[chosen] = np.arange(len(chosen))
             own = place[self._own[rows]]
         weight = self.weights.numpy()[chosen] if weights is None else check_weights(weights, len(chosen))
-        return torch.from_numpy(rows), Neighborhoods(local, len(rows), weight, own)
+        of_rows = None if self.sample_weight is None else self.sample_weight.numpy()[rows]
+        return torch.from_numpy(rows), Neighborhoods(local, len(rows), weight, own, of_rows)
 
     def order(self, places: Array) -> Array:
         """The balls in the order of the positions ``places`` (N,) of the first row that each belongs to."""
@@ -374,7 +467,8 @@ class Neighborhoods(BallGraph):
         own = None
         if self._own is not None:
             own = np.append(np.where(kept, np.cumsum(kept) - 1, -1), -1)[self._own]
-        return Neighborhoods(self.balls.take(kept), self.n_rows, self.weights.numpy()[kept], own)
+        of_rows = None if self.sample_weight is None else self.sample_weight.numpy()
+        return Neighborhoods(self.balls.take(kept), self.n_rows, self.weights.numpy()[kept], own, of_rows)
 
     def buckets(self, growth: float, max_elements: int | None = None) -> list[Bucket]:
         """The balls in padded rectangles of similar size, at most ``growth`` times as wide as any ball in it.

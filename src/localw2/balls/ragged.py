@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 # Edges compared at a time where balls with equal hashes are checked for equality.
 MERGE_EDGES = 1 << 22
+# Copies of a row, on average, up to which weights are represented exactly; an assignment takes their cube.
+MOST_COPIES = 3
 
 
 @final
@@ -125,3 +127,38 @@ def mix(values: Array) -> Array:
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     mixed: Array = z ^ (z >> np.uint64(31))
     return mixed
+
+
+def count_copies(balls: Balls, shares: Array) -> Array:
+    """How often each row of each ball is repeated to have its share (edges,) in the ball, (edges,).
+
+    This is exact in a ball whose shares are multiples of one number, with at most ``MOST_COPIES`` copies of
+    a row on average. Any other ball gets that many on average, by largest remainders: the share of a row is
+    then off by less than 1 / (``MOST_COPIES`` x rows of the ball).
+
+    >>> count_copies(Balls(np.array([3]), np.arange(3)), np.array([1 / 3, 1 / 6, 1 / 2]))
+    array([2, 1, 3])
+    """
+    sizes, starts = balls.sizes, balls.starts
+    ball = np.repeat(np.arange(len(sizes)), sizes)
+    found, open_ = _apportion(shares, sizes, starts, ball), np.ones(len(sizes), bool)
+    least = np.minimum.reduceat(shares, starts)[ball]
+    for parts in range(1, MOST_COPIES + 1):
+        counts = shares / least * parts
+        whole = np.round(counts)
+        exact = np.logical_and.reduceat(np.isclose(counts, whole, rtol=1e-9, atol=0), starts)
+        exact &= open_ & (np.add.reduceat(whole, starts) <= MOST_COPIES * sizes)
+        found[exact[ball]] = whole[exact[ball]]
+        open_ &= ~exact
+    return found
+
+
+def _apportion(shares: Array, sizes: Array, starts: Array, ball: Array) -> Array:
+    """Copies (edges,) by shares, ``MOST_COPIES`` times the rows of each ball in all."""
+    exact = shares * (MOST_COPIES * sizes)[ball]
+    counts: Array = np.floor(exact).astype(np.int64)
+    by_rest = np.lexsort((counts - exact, ball))  # ball by ball, the largest remainder first
+    missing = MOST_COPIES * sizes - np.add.reduceat(counts, starts)
+    place = np.arange(len(ball)) - starts[ball]
+    counts[by_rest] += place < missing[ball]
+    return counts

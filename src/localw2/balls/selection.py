@@ -19,7 +19,16 @@ from scipy.special import ndtr
 from scipy.stats import binom
 from sklearn.utils.parallel import Parallel, delayed
 
-from localw2._validation import Array, as_array, as_rows, check_count, check_flag, seed_from
+from localw2._validation import (
+    Array,
+    as_array,
+    as_rows,
+    average,
+    check_count,
+    check_flag,
+    check_sample_weight,
+    seed_from,
+)
 from localw2.balls.lazy import MANY_ROWS, SLACK
 from localw2.balls.neighborhoods import Nearest, Neighborhoods, check_given
 from localw2.balls.norms import Norm, candidate_norms, check_norm
@@ -131,6 +140,7 @@ def select_delta(
     sizes: Sequence[int] | None = None,
     hoods: Mapping[str, Neighborhoods] | None = None,
     random_state: Any = 0,
+    sample_weight: Any = None,
 ) -> DeltaSelection:
     r"""Choose the balls of a local loss from the data: their size, norm and kind (one radius or k rows).
 
@@ -155,7 +165,8 @@ def select_delta(
     ``{"leaves": Neighborhoods.leaves(forest, x)}``. In several leaves a row is forecast by their pooled law:
     one of its leaves, then one of the other rows there. Such balls are taken if they are better than the
     simpler choice by more than a standard error and half a percent. The comparison is fair only if they were
-    made without the y of these rows, for example by trees grown on others.
+    made without the y of these rows, for example by trees grown on others. With ``sample_weight`` (N,) rows
+    have weights in every forecast and in the mean of the scores; the size of a ball still counts rows.
 
     >>> rng = np.random.default_rng(0)
     >>> x = rng.uniform(-1, 1, (1000, 2))
@@ -168,11 +179,14 @@ def select_delta(
     if not (isinstance(adaptive, bool) or adaptive == "auto"):
         raise ValueError(f"adaptive={adaptive!r} must be True, False or 'auto'.")
     rows, outputs = _check_data(x, y, center)
+    weights = None if sample_weight is None else check_sample_weight(sample_weight, len(rows))
+    if weights is not None and weights.min() == 0:
+        raise ValueError("sample_weight has zeros; leave such rows out, they would take up room in balls.")
     seed = seed_from(random_state)
     auto = isinstance(norm, str) and norm == "auto"
     norms = candidate_norms(x, y, relevance) if auto else {"given": check_norm(norm)}
     usable = _sizes(sizes, len(rows))
-    forecasts = _Forecasts(rows, outputs, usable, debiased, np.random.default_rng(seed))
+    forecasts = _Forecasts(rows, outputs, usable, debiased, np.random.default_rng(seed), weights)
     # Sequential, unless the caller has set a joblib.parallel_config.
     tasks = (delayed(forecasts.trials)(name, n) for name, n in norms.items())
     nearest = [t for found in Parallel()(tasks) for t in found]
@@ -239,7 +253,10 @@ def _shrinkages(most: int) -> Array:
 @final
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """A candidate's balls: the number of other rows in each, and the score of every forecast row."""
+    """A candidate's balls: the number of other rows in each, and the score of every forecast row.
+
+    ``weights`` are those of the forecast rows, if rows have any.
+    """
 
     name: str
     norm: Norm | None
@@ -247,11 +264,12 @@ class Trial:
     delta: float
     counts: Array
     scores: Array
+    weights: Array | None = None
 
     @property
     def mean(self) -> float:
         """The mean score."""
-        return float(self.scores.mean())
+        return float(average(self.scores, self.weights))
 
     @property
     def even(self) -> bool:
@@ -273,18 +291,25 @@ class _Forecasts:
     """The rows that are forecast, and the scores of candidate balls on them."""
 
     def __init__(
-        self, rows: Array, outputs: Array, sizes: list[int], debiased: bool, rng: np.random.Generator
+        self,
+        rows: Array,
+        outputs: Array,
+        sizes: list[int],
+        debiased: bool,
+        rng: np.random.Generator,
+        weights: Array | None = None,
     ) -> None:
-        self.rows, self.outputs, self.sizes = rows, outputs, sizes
+        self.rows, self.outputs, self.sizes, self.weights = rows, outputs, sizes, weights
         n = len(rows)
         self.probes = np.sort(rng.permutation(n)[:PROBES])
         self.jitter = rng.random((n, 1))
         self.reach = min(n, 2 * sizes[-1])  # so that all but the largest balls of one radius are seen whole
         self.shrink = None if debiased else _shrinkages(self.reach)
         some = np.sort(rng.permutation(n)[:_CLIMATE_ROWS])
-        everyone = np.broadcast_to(outputs[some], (len(self.probes), len(some), outputs.shape[1]))
+        self.of_probes = None if weights is None else weights[self.probes]
+        everyone = np.broadcast_to(some, (len(self.probes), len(some)))
         self.climates = self._scores(everyone, np.full(len(self.probes), len(some)), shrunk=False)
-        self.climate = float(self.climates.mean()) or 1.0
+        self.climate = float(average(self.climates, self.of_probes)) or 1.0
 
     def trials(self, name: str, norm: Norm, one_radius: bool = False) -> list[Trial]:
         """Candidates with the k nearest rows for every size k, or with the median radius of these balls.
@@ -298,9 +323,9 @@ class _Forecasts:
             if one_radius and (radius <= 0 or any(t.delta == radius for t in found)):
                 continue
             counts = (distances <= radius).sum(1) if one_radius else np.full(len(self.probes), k - 1)
-            scores = self._scores(self.outputs[others[:, : counts.max()]], counts)
+            scores = self._scores(others[:, : counts.max()], counts)
             balls = radius if one_radius else Nearest(k)
-            found.append(Trial(name, norm, balls, radius, counts, scores))
+            found.append(Trial(name, norm, balls, radius, counts, scores, self.of_probes))
         return found
 
     def given(self, name: str, hoods: Neighborhoods) -> Trial:
@@ -321,7 +346,7 @@ class _Forecasts:
             known = np.unique(place[part])
             scores[known] = self._pooled_scores(hoods, place[part], ball[part])[known]
         sizes = np.append(counts, np.zeros(alone, np.int64))
-        return Trial(name, None, hoods, float("nan"), sizes, scores)
+        return Trial(name, None, hoods, float("nan"), sizes, scores, self.of_probes)
 
     def _pooled_scores(self, hoods: Neighborhoods, place: Array, ball: Array) -> Array:
         """The score of each probe, (probes,), from pairs (place among the probes, ball of 2 rows or more)."""
@@ -336,11 +361,16 @@ class _Forecasts:
         held = np.bincount(pair, minlength=len(ball))
         probe = place[pair]
         share = 1 / (held[pair] * np.bincount(place, minlength=len(self.probes))[probe])
+        if self.weights is not None:  # of a row relative to the mean of those in its ball
+            own = self.weights[rows]
+            share = share * own * (held / np.bincount(pair, own))[pair]
         total = np.zeros(len(self.probes))
         for output in self.outputs.T:
             values = output[rows]
             if self.shrink is not None:
                 mean = (np.bincount(pair, values) / held)[pair]
+                if self.weights is not None:
+                    mean = (np.bincount(pair, values * own) / np.bincount(pair, own))[pair]
                 values = mean + _shrinkages(_BALL_ROWS)[held - 1][pair] * (values - mean)
             gaps = values - output[self.probes][probe]
             order = np.lexsort((gaps, probe))
@@ -366,24 +396,43 @@ class _Forecasts:
         distances, rows = np.take_along_axis(distances, order, 1), np.take_along_axis(rows, order, 1)
         return np.where(distances <= tiny, 0.0, distances), rows
 
-    def _scores(self, forecasts: Array, counts: Array, shrunk: bool = True) -> Array:
-        """Mean CRPS over outputs at every probe, for the first ``counts`` of its forecasts (probes, k, d)."""
-        inside = np.arange(forecasts.shape[1]) < counts[:, None]
+    def _scores(self, others: Array, counts: Array, shrunk: bool = True) -> Array:
+        """Mean CRPS over outputs at every probe, by the first ``counts`` of the other rows (probes, k)."""
+        inside = np.arange(others.shape[1]) < counts[:, None]
         held = np.maximum(counts, 1)
-        weights = np.where(inside, 2.0 * np.arange(forecasts.shape[1]) - held[:, None] + 1, 0.0)
+        ranks = np.where(inside, 2.0 * np.arange(others.shape[1]) - held[:, None] + 1, 0.0)
+        shares = None
+        if self.weights is not None:
+            shares = np.where(inside, self.weights[others], 0.0)
+            total_of = shares.sum(1, keepdims=True)
+            shares = shares / np.where(total_of > 0, total_of, 1.0)
         total = np.zeros(len(self.probes))
-        for output in range(forecasts.shape[2]):
-            values = forecasts[..., output]
+        for output in self.outputs.T:
+            values = output[others]
             if self.shrink is not None and shrunk:
                 mean = np.where(inside, values, 0.0).sum(1, keepdims=True) / held[:, None]
+                mean = mean if shares is None else (values * shares).sum(1, keepdims=True)
                 values = mean + self.shrink[held - 1][:, None] * (values - mean)
-            gaps = np.where(inside, values - self.outputs[self.probes, None, output], np.inf)
+            gaps = np.where(inside, values - output[self.probes, None], np.inf)
+            if shares is not None:
+                total += _weighted_crps(gaps, shares)
+                continue
             gaps.sort(axis=1)
             gaps = np.where(inside, gaps, 0.0)
-            total += np.abs(gaps).sum(1) / held - (weights * gaps).sum(1) / held**2
-        scores: Array = total / forecasts.shape[2]
+            total += np.abs(gaps).sum(1) / held - (ranks * gaps).sum(1) / held**2
+        scores: Array = total / self.outputs.shape[1]
         # A row alone in its ball is forecast by the whole sample.
         return scores if (counts > 0).all() else np.where(counts > 0, scores, self.climates)
+
+
+def _weighted_crps(gaps: Array, shares: Array) -> Array:
+    """The CRPS (n,) of forecasts that are ``gaps`` (n, k) away, with shares that add up to 1, or 0."""
+    order = np.argsort(gaps, axis=1)
+    share = np.take_along_axis(shares, order, 1)
+    gap = np.where(share > 0, np.take_along_axis(gaps, order, 1), 0.0)
+    below = np.cumsum(share, axis=1)
+    scores: Array = (share * (np.abs(gap) - gap * (2 * below - share - 1))).sum(1)
+    return scores
 
 
 def _check_data(x: Any, y: Any, center: Any) -> tuple[Array, Array]:
@@ -440,7 +489,10 @@ def _check_hoods(hoods: Any, n: int) -> dict[str, Neighborhoods]:
 def _behind(tried: Trial, best: Trial) -> tuple[float, float]:
     """How much worse a candidate is than the best on average, with the standard error over paired rows."""
     gaps = tried.scores - best.scores
-    return float(gaps.mean()), float(gaps.std(ddof=1) / np.sqrt(len(gaps)))
+    if tried.weights is None:
+        return float(gaps.mean()), float(gaps.std(ddof=1) / np.sqrt(len(gaps)))
+    share, mean = tried.weights / tried.weights.sum(), float(average(gaps, tried.weights))
+    return mean, float(np.sqrt((share**2 * (gaps - mean) ** 2).sum()))
 
 
 def _close(tried: Trial, best: Trial) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from localw2._validation import Array, as_rows
+from localw2._validation import Array, as_rows, average
 from localw2.balls.lazy import MANY_ROWS
 from localw2.balls.neighborhoods import Nearest, Neighborhoods
 from localw2.balls.norms import Weighted
@@ -42,22 +42,24 @@ def local_spread(hoods: Neighborhoods, residuals: Array, rows: Array | None = No
     """The size of the residuals (N, d) around every row, (N,): their mean absolute value in its ball.
 
     Outputs are put on one scale first, and where a row has several balls (leaves) their mean is taken. A mask
-    ``rows`` (N,) restricts the mean to those rows. Values are relative to the overall spread and at least
-    ``SPREAD_FLOOR``; without any spread they are all 1.
+    ``rows`` (N,) restricts the mean to those rows, and rows of weighted balls have their weights. Values are
+    relative to the overall spread and at least ``SPREAD_FLOOR``; without any spread they are all 1.
 
     >>> hoods = Neighborhoods.cells([0.0, 0.0, 9.0, 9.0], size=2)
     >>> local_spread(hoods, np.array([[1.0], [-1.0], [7.0], [-7.0]])).round(3)
     array([0.2, 0.2, 1.4, 1.4])
     """
     seen = np.ones(len(residuals), bool) if rows is None else rows
-    overall = np.sqrt((residuals[seen] ** 2).mean(0))
+    weights = None if hoods.sample_weight is None else hoods.sample_weight.numpy()
+    overall = np.sqrt(average(residuals[seen] ** 2, None if weights is None else weights[seen]))
     if not overall.any():
         return np.ones(len(residuals))
     size = np.sqrt(((residuals / np.where(overall > 0, overall, 1.0)) ** 2).mean(1))
     indices, starts = hoods.rows.numpy(), hoods.indptr.numpy()[:-1]
-    total = np.add.reduceat((size * seen)[indices], starts)
-    count = np.add.reduceat(seen[indices].astype(float), starts)
-    usual = float(size[seen].mean())
-    means = np.where(count > 0, total / np.maximum(count, 1.0), usual)
+    counted = seen if weights is None else seen * weights
+    total = np.add.reduceat((size * counted)[indices], starts)
+    count = np.add.reduceat(counted[indices].astype(float), starts)
+    usual = float(average(size[seen], None if weights is None else weights[seen]))
+    means = np.where(count > 0, total / np.where(count > 0, count, 1.0), usual)
     spread: Array = np.maximum(hoods.average(means, otherwise=usual), SPREAD_FLOOR)
     return spread

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.utils import check_random_state
+from sklearn.utils import _safe_indexing, check_random_state
+from sklearn.utils.validation import _num_samples
 from threadpoolctl import threadpool_limits
 
-from localw2._validation import Array, as_array, check_count, check_radius, seed_from
+from localw2._validation import Array, as_array, check_count, check_radius, check_sample_weight, seed_from
 from localw2.balls.neighborhoods import Nearest
 from localw2.balls.norms import Norm
 from localw2.losses.discrepancies import (
@@ -33,6 +34,7 @@ _WORTH_THREADS = 1_000_000  # numbers in a table from which on threads inside a 
 DISCREPANCIES = ("w2", "sliced", "mmd", "energy", "mse", "meanvar")
 LARGEST = 1e100  # squares, and their sums over rows, stay far from overflow
 LARGEST_SINGLE = 1e18  # the same for numbers that a network meets as they are, in single precision
+SMALLEST_WEIGHT = 1e-9  # of a row, relative to the largest: sums of all rows still have some of its digits
 _LEFT: list[list[Any]] = []  # checkpoints to be removed at the end of a block of ``keep_checkpoints``
 _NOT_HASHED = ("checkpoint", "history", "verbose", "device", "random_state", "n_jobs")
 
@@ -125,16 +127,42 @@ def seed_fit(random_state: Any, fingerprint: str | None) -> int:
     return int(Crew.join().broadcast(draw_seed(random_state, fingerprint)))
 
 
-def hash_fit(settings: Mapping[str, Any], x: Array, y: Array) -> str:
+def hash_fit(settings: Mapping[str, Any], x: Array, y: Array, weights: Array | None = None) -> str:
     """A hash of data and settings: two fits that share it, and the seed, take the same path."""
     used = sorted((name, value) for name, value in settings.items() if name not in _NOT_HASHED)
     # A printed address (of a function, say) differs between processes.
     printed = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(used))
     digest = hashlib.sha256(printed.encode())
-    for array in (x, y):
+    for array in (x, y) if weights is None else (x, y, weights):
         digest.update(repr(array.shape).encode())
         digest.update(np.ascontiguousarray(array, dtype=np.float64).tobytes())
     return digest.hexdigest()
+
+
+def keep_weighted(sample_weight: Any, n_rows: int, rows: str = "rows") -> tuple[Array | None, Array | None]:
+    """The rows that have weight, None for all; and their weights with mean 1, None where all are equal.
+
+    >>> keep_weighted([2, 0, 2], 3), keep_weighted([1, 3], 2)
+    ((array([0, 2]), None), (None, array([0.5, 1.5])))
+    """
+    weights = check_sample_weight(sample_weight, n_rows, rows)
+    kept = np.flatnonzero(weights)
+    weights = weights[kept] / weights[kept].max()  # first: their sum must not overflow
+    if weights.min() < SMALLEST_WEIGHT:
+        raise ValueError(
+            f"sample_weight has positive values from {weights.min():.2g} to 1 times the largest; give 0 for "
+            f"those below {SMALLEST_WEIGHT:.0e} times the largest, which would drown in rounding."
+        )
+    equal = bool((weights == weights[0]).all())
+    return None if len(kept) == n_rows else kept, None if equal else weights / weights.mean()
+
+
+def weigh_rows(X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Array | None, Array | None]:
+    """The rows of X and y that have weight, and what ``keep_weighted`` says of them."""
+    kept, weights = keep_weighted(sample_weight, _num_samples(X))
+    if kept is not None:
+        X, y = _safe_indexing(X, kept), _safe_indexing(y, kept)
+    return X, y, kept, weights
 
 
 def name_part(checkpoint: Any, part: str, number: int) -> str | None:

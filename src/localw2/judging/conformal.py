@@ -16,7 +16,7 @@ from typing import Any, final
 
 import numpy as np
 
-from localw2._validation import Array, as_array, check_probability
+from localw2._validation import Array, as_array, check_probability, check_sample_weight
 
 KINDS = ("split", "cv", "cv+")
 LARGEST_SCORE = 1e300  # of an outcome that no interval holds: finite, so that a file can hold it,
@@ -101,7 +101,7 @@ def _find_ends(ordered: Array, level: Array) -> tuple[Array, Array]:
     return lower - out, upper + out
 
 
-def threshold(scores: Any, coverage: float) -> Array:
+def threshold(scores: Any, coverage: float, weights: Array | None = None) -> Array:
     r"""The level whose sets have the wanted coverage: the k-th smallest of n scores.
 
     .. math:: k = \lceil (n + 1)\,\text{coverage} \rceil
@@ -111,9 +111,19 @@ def threshold(scores: Any, coverage: float) -> Array:
     (with ties, at least that). ``scores`` is (n,) or (n, d), with each output on its own; the result is () or
     (d,). If k > n no finite set has the guarantee: the largest score is used, with a warning.
 
+    With ``weights`` (n,) of the rows the level is the smallest score up to which rows have ``coverage`` of
+    all weight, that of the new row included. That one is not known; the largest of the n is assumed, so the
+    guarantee holds for new rows that come as often as rows do by their weights and weigh no more than that
+    (Tibshirani, Barber, Candes and Ramdas, 2019).
+
     >>> float(threshold(np.arange(1.0, 20.0), 0.9))
     18.0
+    >>> float(threshold(np.arange(1.0, 20.0), 0.9, weights=np.r_[np.ones(18), 0.1]))
+    18.0
     """
+    if weights is not None:
+        scores, wanted = _choose_weight(scores, coverage, weights)
+        return _reach_weight(scores, weights, np.full(scores.shape[1:], wanted), coverage)
     scores, place = _choose_place(scores, coverage)
     if place > len(scores):
         _warn_of_few(len(scores), coverage, math.ceil(coverage / (1 - coverage) - 1e-9))
@@ -121,14 +131,15 @@ def threshold(scores: Any, coverage: float) -> Array:
     return found
 
 
-def joint_threshold(scores: Any, coverage: float) -> Array:
+def joint_threshold(scores: Any, coverage: float, weights: Array | None = None) -> Array:
     r"""Levels (d,), one per output, that cover all outputs jointly, from scores (n, d).
 
     The scores of each output are replaced by their ranks, so that every output takes its share of the misses
     however well its own spread is fitted. With :math:`M_i` the largest rank of row i, q the k-th smallest M
     and k as in ``threshold``, the level of an output is its (q + 1)-th smallest score. The 1 allows for
     ranking without the new row, which would change a rank by at most 1, so that P(all outputs inside) >=
-    coverage holds for every n, as for one output.
+    coverage holds for every n, as for one output. With ``weights`` (n,) of the rows a rank is the weight of
+    all rows with smaller scores, and the largest weight stands in for that 1.
 
     >>> rng = np.random.default_rng(0)
     >>> same = rng.random(999)
@@ -139,8 +150,17 @@ def joint_threshold(scores: Any, coverage: float) -> Array:
     """
     scores, place = _choose_place(scores, coverage)
     if scores.ndim == 1 or scores.shape[1] == 1:
-        return threshold(scores.reshape(len(scores), -1), coverage)
+        return threshold(scores.reshape(len(scores), -1), coverage, weights)
     n, d = scores.shape
+    if weights is not None:
+        scores, wanted = _choose_weight(scores, coverage, weights)
+        before = np.max([_weight_below(column, weights) for column in scores.T], axis=0)
+        order = np.argsort(before)
+        most = np.append(before[order], np.inf)[np.searchsorted(np.cumsum(weights[order]), wanted)]
+        # The smallest score with more than that below or at it.
+        return _reach_weight(
+            scores, weights, np.full(d, np.nextafter(most + weights.max(), np.inf)), coverage
+        )
     ordered = np.sort(scores, axis=0)
     ranks = [1 + np.searchsorted(ordered[:, k], scores[:, k], side="left") for k in range(d)]
     rank = n + 1 if place > n else int(np.sort(np.max(ranks, axis=0))[place - 1]) + 1
@@ -181,7 +201,9 @@ def plus_sets(scores: Any, draws: Any, joint: bool = False) -> tuple[Array, Arra
     return _find_ends(np.sort(draws, axis=0), level)
 
 
-def plus_interval(lower: Array, upper: Array, coverage: float) -> tuple[Array, Array]:
+def plus_interval(
+    lower: Array, upper: Array, coverage: float, weights: Array | None = None
+) -> tuple[Array, Array]:
     r"""The CV+ interval from the ends (n, ...) of the sets of all n scored rows.
 
     .. math:: [\,l_{(k)},\; u_{(n + 1 - k)}\,], \qquad k = \lfloor \alpha (n + 1) \rfloor,
@@ -191,13 +213,18 @@ def plus_interval(lower: Array, upper: Array, coverage: float) -> tuple[Array, A
     parts, n rows, and everything learned without the scored part, it covers with probability at least
     :math:`1 - 2\alpha` minus the smaller of :math:`2 (1 - 1/K) / (n/K + 1)` and
     :math:`(1 - K/n) / (K + 1)`; in practice about :math:`1 - \alpha`. With fewer than
-    coverage / (1 - coverage) rows k would be 0; it is 1 then, and nothing is guaranteed.
+    coverage / (1 - coverage) rows k would be 0; it is 1 then, and nothing is guaranteed. With ``weights``
+    (n,) of the rows the lower end is the largest up to which rows have at most :math:`\alpha` of all weight,
+    that of the new row, assumed to be the largest of them, included; the upper end likewise.
 
     >>> ends = np.arange(1.0, 20.0)[:, None]
     >>> plus_interval(-ends, ends, 0.9)
     (array([-18.]), array([18.]))
     """
     n = len(lower)
+    if weights is not None:
+        allowed = (1 - check_probability(coverage, "coverage")) * (weights.sum() + weights.max())
+        return _allow_below(lower, weights, allowed), -_allow_below(-upper, weights, allowed)
     place = max(1, math.floor((n + 1) * (1 - check_probability(coverage, "coverage")) + 1e-9))
     low, high = np.partition(lower, place - 1, axis=0), np.partition(upper, n - place, axis=0)
     return low[place - 1], high[n - place]
@@ -221,7 +248,8 @@ class Calibration:
     ``kind`` is "split" (rows held out of the whole fit: the coverage is guaranteed), "cv" (each part of the
     rows is scored by a fit to the others, and the fit to all rows gives the interval: approximate), or "cv+"
     (scored in the same way, and the fits to the others give the interval: guaranteed at a lower level, see
-    ``plus_interval``). ``parts`` (n,) says which fit has scored each row, where the fits are still needed.
+    ``plus_interval``). ``parts`` (n,) says which fit has scored each row, where the fits are still needed,
+    and ``weights`` (n,) how much each row counts, if not all alike.
 
     >>> Calibration(np.linspace(0, 1, 19)[:, None], "split").levels(0.9)
     array([0.94444444])
@@ -230,6 +258,7 @@ class Calibration:
     scores: Array
     kind: str
     parts: Array | None = None
+    weights: Array | None = None
 
     def __post_init__(self) -> None:
         scores = _check_scores(self.scores).copy()
@@ -243,6 +272,8 @@ class Calibration:
             raise ValueError(
                 f"parts has shape {self.parts.shape}; expected one number for each of {len(scores)}."
             )
+        if self.weights is not None:
+            check_sample_weight(self.weights, len(scores))
         scores.flags.writeable = False
         object.__setattr__(self, "scores", scores)
 
@@ -253,7 +284,7 @@ class Calibration:
 
     def levels(self, coverage: float, joint: bool = False) -> Array:
         """The level (d,) of each output's central set, to cover it alone or, if ``joint``, all of them."""
-        return joint_threshold(self.scores, coverage) if joint else threshold(self.scores, coverage)
+        return (joint_threshold if joint else threshold)(self.scores, coverage, self.weights)
 
     def __repr__(self) -> str:
         return f"Calibration({self.n_rows} rows, kind={self.kind!r})"
@@ -288,6 +319,41 @@ def _choose_place(scores: Any, coverage: float) -> tuple[Array, int]:
     """The checked scores, and k of ``threshold``; rounding in the last digit must not raise it by one."""
     scores = _check_scores(scores)
     return scores, math.ceil((len(scores) + 1) * check_probability(coverage, "coverage") - 1e-9)
+
+
+def _choose_weight(scores: Any, coverage: float, weights: Array) -> tuple[Array, float]:
+    """The checked scores, and the weight that is to be reached."""
+    scores = _check_scores(scores)
+    everything = weights.sum() + weights.max()
+    return scores, float(everything * (check_probability(coverage, "coverage") - 1e-12))
+
+
+def _weight_below(scores: Array, weights: Array) -> Array:
+    """The weight of all rows whose score (n,) is smaller, for every row."""
+    order = np.argsort(scores, kind="stable")
+    before = np.append(0.0, np.cumsum(weights[order]))
+    below: Array = before[np.searchsorted(scores[order], scores, side="left")]
+    return below
+
+
+def _reach_weight(scores: Array, weights: Array, wanted: Array, coverage: float) -> Array:
+    """The smallest of scores (n,) or (n, d) up to which rows have this weight, or else the largest."""
+    order = np.argsort(scores, axis=0, kind="stable")
+    ordered, reached = np.take_along_axis(scores, order, 0), np.cumsum(weights[order], axis=0)
+    place = (reached < wanted).sum(0)
+    if (place == len(scores)).any():
+        _warn_of_few(len(scores), coverage, math.ceil(len(scores) * float(np.max(wanted)) / weights.sum()))
+    found: Array = np.take_along_axis(ordered, np.minimum(place, len(scores) - 1)[None], 0)[0]
+    return found
+
+
+def _allow_below(ends: Array, weights: Array, allowed: float) -> Array:
+    """The largest of ends (n, ...) up to which rows have no more weight than allowed, or the smallest."""
+    order = np.argsort(ends, axis=0)
+    reached = np.cumsum(weights[order], axis=0)
+    place = np.maximum((reached <= allowed * (1 + 1e-12)).sum(0), 1) - 1
+    found: Array = np.take_along_axis(np.take_along_axis(ends, order, 0), place[None], 0)[0]
+    return found
 
 
 def _warn_of_few(n: int, coverage: float, enough: int) -> None:

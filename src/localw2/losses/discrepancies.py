@@ -28,6 +28,7 @@ class Discrepancy(ABC):
     """
 
     debiased: bool = False
+    takes_weights = False  # whether its problem heeds the weights of rows, ``hoods.sample_weight``
 
     @property
     def min_draws(self) -> int:
@@ -58,6 +59,8 @@ class SquaredW2(Discrepancy):
     **not** a minimiser in general: use ``SlicedW2(debiased=True)`` or ``EnergyScore`` there.
     """
 
+    takes_weights = True
+
     debiased: bool = False
 
     def __post_init__(self) -> None:
@@ -77,6 +80,8 @@ class SlicedW2(Discrepancy):
     of outputs and any ball size, in linear time. The directions are fixed by ``random_state``: evenly
     spaced on the half circle for two outputs, random orthonormal frames for more.
     """
+
+    takes_weights = True
 
     n_directions: int = 32
     debiased: bool = False
@@ -118,6 +123,8 @@ class MMD(Discrepancy):
     All pairs of a ball are used: the cost grows with the square of its size.
     """
 
+    takes_weights = True
+
     n_kernels: int = 5
     multiplier: float = 2.0
 
@@ -136,6 +143,8 @@ class MMD(Discrepancy):
 class MSE(Discrepancy):
     r"""Mean over the ball of :math:`\|y_j - \hat y_j\|^2`, row by row (paper, supplement)."""
 
+    takes_weights = True
+
     def bind(self, y: Tensor, hoods: Neighborhoods, weights: Tensor) -> Problem:
         """Compare row by row."""
         return WeightedMSE(y, hoods, weights)
@@ -149,6 +158,8 @@ class MeanVar(Discrepancy):
     Var is the mean squared distance from the mean. The published formula lacks the factor 1/N:
     ``summed=True`` follows it literally, so that the sum grows with the ball.
     """
+
+    takes_weights = True
 
     summed: bool = False
 
@@ -168,6 +179,8 @@ class EnergyScore(Discrepancy):
     It is strictly proper for any number of outputs. On ``Neighborhoods.singletons`` it is the usual row-wise
     score (the CRPS for one output); on larger balls it compares the mixtures over the ball's rows.
     """
+
+    takes_weights = True
 
     min_draws = 2  # they show the model's own spread
 

@@ -21,6 +21,9 @@ class WeightedMSE(Problem):
     def _per_row(self) -> Tensor:
         share = (self.weights / self.hoods.sizes.to(self.weights)).cpu()
         edges = torch.repeat_interleave(share, self.hoods.sizes)
+        if self.hoods.sample_weight is not None:
+            edges = torch.repeat_interleave(self.weights.cpu(), self.hoods.sizes)
+            edges = edges * torch.from_numpy(self.hoods.shares()).to(edges)
         return share.new_zeros(self.hoods.n_rows).index_add_(0, self.hoods.rows, edges).to(self.weights)
 
     def solve(self, yhat: Tensor) -> tuple[Tensor, Tensor]:
@@ -45,10 +48,22 @@ class WeightedMeanVar(Problem):
 
     @cached_property
     def _graph(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The row and the ball of every edge, and the sizes of the balls."""
+        """The row and the ball of every edge, and the sizes of the balls: their rows, or sums of weights."""
         hoods, device = self.hoods, self.y.device
-        ball = torch.repeat_interleave(hoods.sizes)
-        return hoods.rows.to(device), ball.to(device), hoods.sizes.to(device).double()
+        ball = torch.repeat_interleave(hoods.sizes).to(device)
+        rows, sizes = hoods.rows.to(device), hoods.sizes.to(device).double()
+        if self._edge_weights is not None:
+            sizes = torch.zeros_like(sizes).index_add_(0, ball, self._edge_weights[:, 0])
+        return rows, ball, sizes
+
+    @cached_property
+    def _edge_weights(self) -> Tensor | None:
+        """The weight of the row of every edge, (edges, 1)."""
+        weights = self.hoods.sample_weight
+        return None if weights is None else weights[self.hoods.rows.long(), None].to(self.y.device)
+
+    def _weigh(self, edges: Tensor) -> Tensor:
+        return edges if self._edge_weights is None else edges * self._edge_weights
 
     @cached_property
     def _observed(self) -> list[Tensor]:
@@ -62,9 +77,9 @@ class WeightedMeanVar(Problem):
         rows, ball, sizes = self._graph
         edges = values.double().index_select(0, rows)
         zeros = edges.new_zeros((len(sizes), edges.shape[1]))
-        means = zeros.index_add(0, ball, edges) / sizes[:, None]
+        means = zeros.index_add(0, ball, self._weigh(edges)) / sizes[:, None]
         deviations = edges - means.index_select(0, ball)
-        total = zeros.index_add_(0, ball, deviations.square()).sum(1)
+        total = zeros.index_add_(0, ball, self._weigh(deviations.square())).sum(1)
         return total if self.summed else total / sizes, deviations
 
     def solve(self, yhat: Tensor) -> tuple[Tensor, Tensor]:
@@ -82,5 +97,5 @@ class WeightedMeanVar(Problem):
                 excess = variances - observed
                 totals[batch] += (excess.abs() @ weights).to(totals)
                 pull = (2 * share * excess.sign()).index_select(0, ball)
-                slope[draw, batch].index_add_(0, rows, (deviations * pull[:, None]).to(slope))
+                slope[draw, batch].index_add_(0, rows, (self._weigh(deviations) * pull[:, None]).to(slope))
         return totals, slope

@@ -28,7 +28,9 @@ class Objective:
     with a leading axis of S draws. ``center`` (shape of y) is subtracted from both, and both are divided by
     ``scale`` (shape of y, positive): comparing residuals from a good mean keeps its slope from inflating the
     spread in a wide ball, and dividing by a rough estimate of the spread gives rows equal weight. For any
-    fixed center and scale the truth remains a minimiser of the debiased loss.
+    fixed center and scale the truth remains a minimiser of the debiased loss. ``sample_weight`` (N,) are
+    weights of the rows (see ``Neighborhoods.weigh``): whole numbers count as copies of y and yhat, and the
+    truth remains a minimiser for any fixed weights too.
 
     >>> x, y = torch.linspace(0, 1, 5), torch.tensor([0.0, 1.0, 2.0, 3.0, 4.0])
     >>> objective = Objective(y, Neighborhoods.within(x, 0.3))
@@ -46,6 +48,7 @@ class Objective:
         discrepancy: Discrepancy | None = None,
         center: Any = None,
         scale: Any = None,
+        sample_weight: Any = None,
     ) -> None:
         if isinstance(y, Tensor) and y.requires_grad:
             raise ValueError(
@@ -70,6 +73,12 @@ class Objective:
         if self.scale is not None and not bool((self.scale > 0).all()):
             raise ValueError(
                 f"scale has the value {float(self.scale.min())}; y is divided by it, so give values > 0."
+            )
+        hoods = hoods if sample_weight is None else hoods.weigh(sample_weight)
+        if hoods.sample_weight is not None and not self.discrepancy.takes_weights:
+            raise ValueError(
+                f"{self.discrepancy} does not say that it takes weights of rows, so sample_weight could be "
+                "ignored in part. Use hoods.shares() in it and set takes_weights = True."
             )
         self.hoods = hoods.at_least(self.discrepancy.min_size)
         if self.hoods is not hoods:
@@ -158,17 +167,22 @@ class Objective:
         return models.reshape(len(models), -1, *self.y.shape).permute(1, 0, 3, 2, 4).flatten(1, 2)
 
 
-def local_w2(x: Any, y: Any, yhat: Any, delta: float, norm: Norm | None = None) -> Any:
+def local_w2(
+    x: Any, y: Any, yhat: Any, delta: float, norm: Norm | None = None, sample_weight: Any = None
+) -> Any:
     r"""The paper's loss in one call: the mean over rows i of the squared W2 in the ball around x_i.
 
     .. math:: \frac1N\sum_i W_2^2\bigl(\{y_j\}, \{\hat y_j\}\bigr), \quad j:\ |x_j - x_i|_x \le \delta
 
     ``x`` is (N,) or (N, p); ``y`` and ``yhat`` are (N,), (N, d) or (N, T, d). For arrays the result is a
-    float; for tensors, a tensor that can be differentiated in both, with the wider of their dtypes. For
-    repeated calls build one ``Objective``.
+    float; for tensors, a tensor that can be differentiated in both, with the wider of their dtypes. With
+    ``sample_weight`` (N,) rows have weights, see ``Neighborhoods.weigh``. For repeated calls build one
+    ``Objective``.
 
     >>> local_w2(x=[0.0, 0.1, 5.0], y=[1.0, 2.0, 7.0], yhat=[2.0, 1.0, 8.0], delta=0.5)
     0.333...
+    >>> local_w2([0.0, 0.1, 5.0], [1.0, 2.0, 7.0], [2.0, 1.0, 8.0], 0.5, sample_weight=[1, 1, 2])
+    0.5
     """
     as_tensors = isinstance(y, Tensor) or isinstance(yhat, Tensor)
     x, y, yhat = as_rows(x), as_tensor(y, "y"), as_tensor(yhat, "yhat")
@@ -177,6 +191,7 @@ def local_w2(x: Any, y: Any, yhat: Any, delta: float, norm: Norm | None = None) 
     dtype = torch.promote_types(y.dtype, yhat.dtype)
     y, yhat = y.to(yhat.device, dtype), yhat.to(dtype)
     hoods = Neighborhoods.within(x, delta, norm)
+    hoods = hoods if sample_weight is None else hoods.weigh(sample_weight)
     if y.requires_grad:
         if y.ndim == 1:
             y, yhat = y[:, None], yhat[:, None]
@@ -192,8 +207,9 @@ def w2_squared(y: Tensor, yhat: Tensor, hoods: Neighborhoods) -> Tensor:
     .. math:: \min_\sigma \tfrac1m \sum_s \|y_s - \hat y_{\sigma(s)}\|^2
 
     ``y`` and ``yhat`` are (N, d), or (N, T, d) with T times (or other batch entries) that are compared one
-    by one. The result has one value per ball, (n_balls,) or (n_balls, T), and can be differentiated once in
-    both arguments. Under ``torch.func`` (vmap, grad) use an ``Objective``.
+    by one; rows may have weights (``hoods.weigh``). The result has one value per ball, (n_balls,) or
+    (n_balls, T), and can be differentiated once in both arguments. Under ``torch.func`` (vmap, grad) use an
+    ``Objective``.
 
     >>> y = torch.tensor([[0.0], [1.0]])
     >>> w2_squared(y, y.flip(0) + 2, Neighborhoods.whole(2))

@@ -26,7 +26,7 @@ FAR = 1e15
 def _sum_distances(a: Tensor, b: Tensor, inside: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Sum |a_i - b_j| over the pairs inside each ball, (n,), with the gradients in a and b, (n, w, d).
 
-    ``inside`` (n, w) is 1 for the rows of a ball and 0 for padding.
+    ``inside`` (n, w) is 1, or its weight, for a row of a ball and 0 for padding.
     """
     n, width, _ = a.shape
     total = a.new_zeros(n)
@@ -59,18 +59,24 @@ class PairwiseLoss(Problem):
 
     @abstractmethod
     def _ball_losses(self, y: Tensor, yhat: Tensor, inside: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
-        """Loss of each ball (n,) and its gradient in yhat (S, n, w, d); y is (n, w, d)."""
+        """Loss of each ball (n,) and its gradient in yhat (S, n, w, d); y is (n, w, d).
+
+        ``inside`` (n, w) holds the weights of rows, 0 for padding, and ``sizes`` (n,) their sums.
+        """
 
     def solve(self, yhat: Tensor) -> tuple[Tensor, Tensor]:
         """Sum of weight times loss, (B,), and its gradient (S, B, N, d)."""
         batches, n_rows = yhat.shape[1:3]
         totals = yhat.new_zeros(batches)
         grad = yhat.new_zeros(yhat.shape[0], batches, n_rows + 1, yhat.shape[3])
+        of_rows = None if self.hoods.sample_weight is None else self.hoods.sample_weight.to(yhat)
         for bucket in self._buckets(yhat.device):
             rows, weights = bucket.rows, self.weights[bucket.balls]
             inside = (rows < n_rows).to(yhat)
-            sizes = inside.sum(1)
             at = rows.clamp(max=n_rows - 1)
+            if of_rows is not None:
+                inside = inside * of_rows[at]
+            sizes = inside.sum(1)
             for batch in range(batches):
                 y, simulated = self.y[batch][at], yhat[:, batch][:, at]
                 # Only differences matter, and centred values keep their digits.
@@ -122,7 +128,11 @@ class WeightedMMD(PairwiseLoss):
         pooled, mask = torch.cat([y, yhat], 1), torch.cat([inside, inside], 1)[..., None]
         count = 2 * sizes[:, None, None]
         deviations = (pooled - (pooled * mask).sum(1, keepdim=True) / count) * mask
-        bandwidth = 2 * deviations.square().sum((1, 2)) / (2 * sizes - 1)
+        if self.hoods.sample_weight is None:
+            bandwidth = 2 * deviations.square().sum((1, 2)) / (2 * sizes - 1)
+        else:  # weights may be small fractions: the 1, for a row and itself, must not outweigh them
+            squares = torch.where(mask > 0, deviations.square() / mask, 0)
+            bandwidth = 2 * squares.sum((1, 2)) / torch.maximum(2 * sizes - 1, sizes)
         return torch.where(bandwidth > 0, bandwidth, 1)[:, None, None]
 
     def _sums(
@@ -134,6 +144,8 @@ class WeightedMMD(PairwiseLoss):
         products, which would have too few columns.
         """
         n, width, d = a.shape
+        mass = None if self.hoods.sample_weight is None else inside
+        inside = inside if mass is None else (inside > 0).to(inside)
         powers = [self.multiplier ** (self.n_kernels - 1 - k) for k in range(self.n_kernels)]
         unit = (bandwidth * self.multiplier ** (self.n_kernels - 1 - self.n_kernels // 2)).rsqrt()
         # Padding is moved so far away, in opposite directions, that all its kernels are 0.
@@ -152,6 +164,9 @@ class WeightedMMD(PairwiseLoss):
                 term = term.square_() if self.multiplier == 2 else torch.exp(squares * -ratio)
                 value += term
                 slope.add_(term, alpha=ratio)
+            if mass is not None:
+                pairs = mass[:, cut, None] * mass[:, None]
+                value, slope = value * pairs, slope * pairs
             total += value.sum((1, 2))
             if slopes:
                 weights = slope.sum(2, keepdim=True)

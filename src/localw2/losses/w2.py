@@ -7,7 +7,7 @@ value of each ball and, by the envelope theorem, its gradient with the optimal p
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
 
@@ -22,6 +22,7 @@ from localw2.losses.cuda.assignment import DeviceAssigned, can_assign
 from localw2.losses.cuda.sorting import DeviceBalls, DeviceSorted, can_sort
 from localw2.losses.problem import Match, Problem, pairings
 from localw2.losses.sorting import Ranking, ordering_for
+from localw2.losses.weighted import WeightedSorted
 
 if TYPE_CHECKING:
     from localw2.balls.neighborhoods import Neighborhoods
@@ -49,6 +50,7 @@ class Target:
     y: Tensor
     hoods: Neighborhoods
     with_y: bool = False  # keep what the gradient in y needs
+    repeated: bool = False  # a ball may hold a row several times
 
     @cached_property
     def ranking(self) -> Ranking:
@@ -69,6 +71,11 @@ class Target:
 
     def match(self, yhat: Tensor, debiased: bool) -> Match:
         """Find the optimal pairings with simulated outputs (S, B, N, d), detached from autograd."""
+        if self.hoods.sample_weight is not None:
+            if self.y.shape[2] == 1:
+                return WeightedSorted(self.y, yhat, self.hoods, debiased)
+            repeated = self.hoods.compute_once("repeated rows", self.hoods.repeat_rows)
+            return replace(self, hoods=repeated, repeated=True).match(yhat, debiased)
         if self.y.shape[2] == 1:
             if not self.with_y and can_sort(self.hoods, yhat):
                 balls = DeviceBalls.of(self.hoods, yhat.device)
@@ -77,7 +84,7 @@ class Target:
         if can_assign(self.hoods, yhat.device):
             return DeviceAssigned(self.y, yhat, self.hoods, debiased)
         whole = self.hoods.n_balls == 1 and self.hoods.n_edges == self.hoods.n_rows
-        if whole and not debiased and yhat.device.type == "cpu":
+        if whole and not self.repeated and not debiased and yhat.device.type == "cpu":
             return WholeMatch(self, yhat)
         return AssignedMatch(self, yhat, debiased)
 

@@ -86,9 +86,9 @@ class BallStream:
         self._order = order if config.block_balls > 1 else None
         self._place = None if order is None else np.argsort(order)
         self._reach: Array | None = None  # cumulative weights of the balls
-        if isinstance(hoods, Neighborhoods):
-            weights = hoods.weights.numpy() if self._order is None else hoods.weights.numpy()[self._order]
-            self._reach = np.cumsum(weights) if (weights != weights[0]).any() else None
+        weights = hoods.weights.numpy() if self._order is None else hoods.weights.numpy()[self._order]
+        if (weights != weights[0]).any():
+            self._reach = np.cumsum(weights)
         self._static = self._shard_of_all() if self.whole else None
         self._ahead: dict[tuple[int, int], Future[Batch]] = {}
         self._searcher = ThreadPoolExecutor(1) if isinstance(hoods, LazyNeighborhoods) else None

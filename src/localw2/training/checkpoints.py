@@ -210,6 +210,8 @@ def _digest(x: Tensor, objective: Objective) -> str:
     tensors = [x, objective.y, objective.center, objective.scale]
     if isinstance(hoods, Neighborhoods):
         tensors += [hoods.indptr, hoods.rows, hoods.weights]
+    if hoods.sample_weight is not None:
+        tensors.append(hoods.sample_weight)
     for tensor in tensors:
         if tensor is not None:
             digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())

@@ -6,7 +6,7 @@ import json
 import shlex
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
@@ -55,6 +55,10 @@ def fit(
         typer.Option(metavar="A,B", help="The columns to predict from; by default, all others."),
     ] = None,
     exclude: Annotated[str | None, typer.Option(metavar="C,D", help="Columns not to predict from.")] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(metavar="COL", help="A column that says how much each row counts; not predicted from."),
+    ] = None,
     law: Annotated[
         LawName, typer.Option(help="What the distribution is made of; auto pools ball laws and the network.")
     ] = LawName.auto,
@@ -127,11 +131,14 @@ def fit(
     from localw2.apps.tables.tables import read_table, write_table
 
     table = read_table(data, decimal)
-    targets, chosen, others = (split_names(text, list(table.frame)) for text in (target, features, exclude))
-    inputs = choose_features(table, targets, chosen, others)
+    targets, chosen, others, weighing = (
+        split_names(text, list(table.frame)) for text in (target, features, exclude, weights)
+    )
+    inputs = choose_features(table, targets, chosen, others, weighing)
     if drop_missing:
-        table = drop_incomplete(table, [*inputs, *targets])
+        table = drop_incomplete(table, [*inputs, *targets, *weighing])
     X, y = table.features(inputs), read_outputs(table, targets)
+    counts = read_outputs(table, weighing) if weighing else None
     rows, held = split_rows(len(y), max_rows, hold_out, seed)
     note(f"{len(rows)} rows: {', '.join(targets)} from {', '.join(inputs)}")
 
@@ -155,7 +162,8 @@ def fit(
     )
     named = pd.Series(y[rows], name=targets[0]) if y.ndim == 1 else pd.DataFrame(y[rows], columns=targets)
     with keep_until_saved(out):
-        fitted = fit_with_checkpoint(model, X.iloc[rows], named, out, restart, as_json)
+        extra = {} if counts is None else {"sample_weight": counts[rows]}
+        fitted = fit_with_checkpoint(model, X.iloc[rows], named, out, restart, as_json, extra)
         if len(held):  # before the model: an explorer takes both as soon as the model is there
             try_to_write(f"{out}.held-out.csv", table.frame.iloc[held], write_table)
         save = partial(save_model, model, features=inputs, targets=targets)
@@ -170,6 +178,7 @@ def fit(
         "held_out": len(held),
         "features": [name for j, name in enumerate(inputs) if j not in left_out],
         "target": targets,
+        "weights": weighing[0] if weighing else None,
         "left_out": {inputs[j]: reason for j, reason in left_out.items()},
         "law": model.weights_,
         "base": model.base_name_ if base is Base.auto else base,
@@ -199,18 +208,26 @@ def list_model_files(out: str, holds_out: bool = False) -> list[str]:
     return [*found, f"{out}.held-out.csv"] if holds_out else found
 
 
-def choose_features(table: Table, targets: list[str], features: list[str], exclude: list[str]) -> list[str]:
+def choose_features(
+    table: Table, targets: list[str], features: list[str], exclude: list[str], weights: list[str]
+) -> list[str]:
     """Choose the columns to predict from, by default all others; the estimator leaves out useless ones."""
     if not targets:
         raise typer.BadParameter("--target does not name a column.")
     if features and exclude:
         raise typer.BadParameter("use either --features or --exclude, not both.")
-    table.select([*targets, *features, *exclude])
+    if len(weights) > 1:
+        raise typer.BadParameter(f"--weights names {len(weights)} columns; a row has one weight.")
+    table.select([*targets, *features, *exclude, *weights])
+    if weights and weights[0] in {*targets, *features}:
+        raise ValueError(
+            f"{weights[0]!r} is in --weights and in --target or --features; a column has one use."
+        )
     if both := set(features) & set(targets):
         raise ValueError(
             f"{both.pop()!r} is in both --target and --features; a column cannot predict itself."
         )
-    chosen = features or [name for name in table.frame if name not in {*targets, *exclude}]
+    chosen = features or [name for name in table.frame if name not in {*targets, *exclude, *weights}]
     if not chosen:
         raise ValueError(f"{table.source} has no column left to predict {', '.join(targets)} from.")
     return chosen
@@ -316,10 +333,19 @@ def try_to_write(path: str, rows: Any, write: Callable[[str, Any], None]) -> Non
         note(f"{path} could not be written: {(error.strerror or str(error)).lower()}.", "warning:", "yellow")
 
 
-def fit_with_checkpoint(model: Any, X: Any, y: Any, out: str, restart: bool, as_json: bool) -> dict[str, Any]:
+def fit_with_checkpoint(
+    model: Any,
+    X: Any,
+    y: Any,
+    out: str,
+    restart: bool,
+    as_json: bool,
+    extra: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
     """Fit, with a checkpoint and a history beside the model to be; what the record says of the training.
 
-    After Ctrl-C, exit without a half-trained model, and say how to continue.
+    ``extra`` are further arguments of ``fit``. After Ctrl-C, exit without a half-trained model, and say how
+    to continue.
     """
     from localw2.apps.cli.model_files import history_path
 
@@ -331,7 +357,9 @@ def fit_with_checkpoint(model: Any, X: Any, y: Any, out: str, restart: bool, as_
         note(f"resuming from {checkpoint}; --restart would start over.")
     history.unlink(missing_ok=True)
     start = time.perf_counter()
-    model.set_params(checkpoint=str(checkpoint), history=str(history), verbose=True).fit(X, y)
+    model.set_params(checkpoint=str(checkpoint), history=str(history), verbose=True).fit(
+        X, y, **(extra or {})
+    )
     model.set_params(checkpoint=None, history=None, verbose=False)
     training = getattr(model, "fit_", None)  # a law without a network has none
     stopped = "" if training is None else training.stopped

@@ -13,7 +13,7 @@ from scipy import optimize
 from scipy.spatial import cKDTree
 from torch import Tensor
 
-from localw2._validation import Array
+from localw2._validation import Array, average
 from localw2.balls.neighborhoods import Neighborhoods
 from localw2.losses.discrepancies import SquaredW2
 from localw2.losses.objective import Objective
@@ -67,6 +67,7 @@ class Frame:
     coefficients only allow each column its own unit; a full covariance allows any basis, so an orthonormal
     one is used. A covariance is ``factor @ factor.T``, with entries of the factor ``free`` or zero. The sign
     of a factor does not matter, so s = 0 is not a boundary, and a minimiser there is found like any other.
+    ``weights`` (N,) of the rows, if there are any, have mean 1.
     """
 
     design: Array
@@ -75,25 +76,28 @@ class Frame:
     free: Array
     shift: float
     scale: float
+    weights: Array | None = None
 
     @classmethod
-    def of(cls, x: Array, y: Array, full: bool) -> Frame:
+    def of(cls, x: Array, y: Array, full: bool, weights: Array | None = None) -> Frame:
         """The frame of x (N, p) and y (N,); ``scale`` is 0 where a line fits y exactly."""
         rows = with_ones(x)
-        units = np.sqrt((rows**2).mean(0))
+        units = np.sqrt(average(rows**2, weights))
         turn = np.diag(1 / np.where(units > 0, units, 1))
         if full:
-            _, lengths, basis = np.linalg.svd(rows @ turn, full_matrices=False)
+            _, lengths, basis = np.linalg.svd(_weigh(rows @ turn, weights), full_matrices=False)
             kept = lengths > 1e-10 * lengths[0]
             turn = turn @ (basis[kept].T * (np.sqrt(len(rows)) / lengths[kept]))
         design = rows @ turn
-        shift = y.mean()
+        shift = average(y, weights)
         centred = y - shift
-        residual = centred - design @ _regress(design, centred, np.ones(len(y)))
-        scale = np.sqrt((residual**2).mean())
+        equal = np.ones(len(y)) if weights is None else 1 / weights
+        residual = centred - design @ _regress(design, centred, equal)
+        scale = np.sqrt(average(residual**2, weights))
         # Rounding leaves residuals of about 1e-16 where the fit is exact.
         scale = scale if scale > 1e-12 * max(np.abs(y).max(), np.ptp(y)) else 0.0
-        return cls(design, centred / (scale or 1), turn, free_entries(turn.shape[1], full), shift, scale)
+        free = free_entries(turn.shape[1], full)
+        return cls(design, centred / (scale or 1), turn, free, shift, scale, weights)
 
     def variance(self, factor: Array) -> Array:
         """The variance of y at each row, (N,), in the units of the frame; never quite zero."""
@@ -102,16 +106,17 @@ class Frame:
 
     def regress(self, variance: Array) -> Array:
         """The mean coefficients given the variance of each row: the debiased loss on singletons."""
-        return _regress(self.design, self.y, variance)
+        return _regress(self.design, self.y, variance if self.weights is None else variance / self.weights)
 
     def start(self) -> Array:
         """A first factor: squared residuals regressed on squares, weighted once; nowhere quite zero."""
         squares = self.design**2
-        least = 0.02 / squares.shape[1] / np.maximum(squares.mean(0), VARIANCE_FLOOR)
+        least = 0.02 / squares.shape[1] / np.maximum(average(squares, self.weights), VARIANCE_FLOOR)
         weights = np.ones(len(self.y))
         for _ in range(2):
             residual = self.y - self.design @ self.regress(weights)
-            found = optimize.nnls(squares / weights[:, None], residual**2 / weights)[0]
+            left, right = squares / weights[:, None], residual**2 / weights
+            found = optimize.nnls(_weigh(left, self.weights), _weigh(right, self.weights))[0]
             variances = np.maximum(found, least)
             weights = squares @ variances
         return np.diag(np.sqrt(variances))
@@ -159,45 +164,65 @@ def most_likely(frame: Frame) -> Array:
     return min(found, key=lambda value_and_factor: value_and_factor[0])[1]
 
 
-def gather_residuals(design: Array, y: Array, law: CoefficientLaw) -> Array:
+def gather_residuals(design: Array, y: Array, law: CoefficientLaw, weights: Array | None = None) -> Array:
     """For every row the residuals of the ``ALIKE`` rows most like it, in units of their SD, (N, k).
 
     Rows are alike if each coefficient has a similar share in their noise, with the same sign: the noise of y
     then has a similar shape, whatever the laws of the coefficients are. Residuals are corrected for leverage;
-    each row of the result has mean 0 and variance 1. Rows where the law has next to no spread lend none.
+    each row of the result has mean 0 and variance 1. Rows where the law has next to no spread lend none, and
+    rows with weights are there as often as these say.
     """
     residual, variance = y - design @ law.mean, law.variance(design)
     lends = variance > SCALE_FLOOR**2 * variance.mean()
     if not lends.any():
         return np.zeros((len(y), 1))
     std = np.sqrt(np.where(variance > 0, variance, 1.0))
-    own = residual[lends] / std[lends] / np.sqrt(1 - _leverage(design[lends] / std[lends, None]))
+    of_lenders = None if weights is None else weights[lends]
+    own = residual[lends] / std[lends] / np.sqrt(_kept_variance(design[lends] / std[lends, None], of_lenders))
     lengths, axes = np.linalg.eigh(law.covariance)
     shares = design @ (axes * np.sqrt(np.maximum(lengths, 0))) / std[:, None]
     _, near = cKDTree(shares[lends]).query(shares, min(ALIKE, int(lends.sum())))
-    found = own[near.reshape(len(y), -1)]
+    near = near.reshape(len(y), -1)
+    if of_lenders is not None:
+        near = np.take_along_axis(near, _spread_evenly(of_lenders[near]), 1)
+    found = own[near]
     found -= found.mean(1, keepdims=True)
     size = found.std(1, keepdims=True)
     gathered: Array = found / np.where(size > 0, size, 1.0)
     return gathered
 
 
-def robust_errors(design: Array, y: Array, law: CoefficientLaw, free: Array) -> tuple[Array, Array]:
+def _spread_evenly(weights: Array) -> Array:
+    """For each row of weights (N, k) k places, each as often as its weight says, up to rounding."""
+    k = weights.shape[1]
+    reach = np.cumsum(weights, axis=1)
+    levels = (np.arange(k) + 0.5) / k * reach[:, -1:]
+    found = [np.searchsorted(r, level) for r, level in zip(reach, levels, strict=True)]
+    places: Array = np.minimum(np.stack(found), k - 1)
+    return places
+
+
+def robust_errors(
+    design: Array, y: Array, law: CoefficientLaw, free: Array, weights: Array | None = None
+) -> tuple[Array, Array]:
     r"""Standard errors of the means and of the variances of the coefficients, (p + 1,) each.
 
     Those of an M-estimator (a sandwich) with the Gaussian likelihood as its criterion, which hold whatever
     the law of the coefficients is: with z the products of (1, x) that multiply each entry of the covariance,
     :math:`w = 1/\sigma^4` and :math:`e = r^2 - \sigma^2`, the estimate moves by
     :math:`(\sum w z z^T)^{-1} \sum w z e`. Each row's term is divided by 1 minus its leverage (HC3 of
-    MacKinnon and White, 1985), because a row draws the fit towards itself.
+    MacKinnon and White, 1985), because a row draws the fit towards itself. ``weights`` (N,) of the rows
+    multiply w.
     """
     residual, variance = y - design @ law.mean, law.variance(design)
-    floor = SCALE_FLOOR**2 * float((residual**2).mean())
+    floor = SCALE_FLOOR**2 * float(average(residual**2, weights))
     variance = np.maximum(variance, floor if floor > 0 else 1.0)
     products = _products(design, free)
     std = np.sqrt(variance)
-    means = _sandwich(design / std[:, None], residual / std)
-    variances = _sandwich(products / variance[:, None], residual**2 / variance - 1)
+    means = _sandwich(_weigh(design / std[:, None], weights), _weigh(residual / std, weights))
+    variances = _sandwich(
+        _weigh(products / variance[:, None], weights), _weigh(residual**2 / variance - 1, weights)
+    )
     return means, variances[: design.shape[1]]
 
 
@@ -218,6 +243,26 @@ def _leverage(columns: Array) -> Array:
     return found
 
 
+def _kept_variance(columns: Array, weights: Array | None) -> Array:
+    r"""The variance that residuals of least squares on these columns (N, q) keep, of noise with variance 1.
+
+    That is :math:`1 - h_i` with the leverage h. With weights of rows the hat matrix H is not symmetric, and
+    it is :math:`1 - 2 H_{ii} + \sum_j H_{ij}^2`.
+    """
+    if weights is None:
+        return 1 - _leverage(columns)
+    root = np.sqrt(weights)
+    solve = np.linalg.pinv(columns * root[:, None], rcond=1e-9) * root
+    own = (columns * solve.T).sum(1)
+    kept: Array = np.maximum(1 - 2 * own + ((columns @ (solve @ solve.T)) * columns).sum(1), 0.1)
+    return kept
+
+
+def _weigh(rows: Array, weights: Array | None) -> Array:
+    """Rows (N,) or (N, q) times the roots of their weights, as least squares takes them."""
+    return rows if weights is None else (rows.T * np.sqrt(weights)).T
+
+
 def _likelihood_of_variance(frame: Frame) -> Slope:
     r"""Minus the mean log-likelihood as a function of the variances, and its slope in them.
 
@@ -229,7 +274,9 @@ def _likelihood_of_variance(frame: Frame) -> Slope:
 
     def loss(variance: Array) -> tuple[float, Array]:
         square = (frame.y - frame.design @ frame.regress(variance)) ** 2 / variance
-        return float((np.log(variance) + square).mean()) / 2, (1 - square) / variance / (2 * len(square))
+        value = float(average(np.log(variance) + square, frame.weights)) / 2
+        slope = (1 - square) / variance / (2 * len(square))
+        return value, slope if frame.weights is None else slope * frame.weights
 
     return loss
 
@@ -254,10 +301,12 @@ def match_balls(
         scale = np.sqrt(variance)
         center = frame.design @ frame.regress(variance)
         # The mean has seen these rows: row i keeps only 1 - h_i of its variance, h the leverage.
-        kept = 1 - _leverage(frame.design / scale[:, None])
+        kept = _kept_variance(frame.design / scale[:, None], frame.weights)
         outputs = center + (frame.y - center) / np.sqrt(kept)
         hoods = given or _alike(frame, variance, n_neighbors)
-        objective = Objective(outputs, hoods, SquaredW2(debiased=True), center, scale)
+        objective = Objective(
+            outputs, hoods, SquaredW2(debiased=True), center, scale, sample_weight=frame.weights
+        )
         factor = frame.descend(_w2_of_variance(objective, torch.from_numpy(center), noise), factor)[1]
     return factor
 

@@ -57,7 +57,8 @@ class RandomCoefficientRegressor(Judged, stored_values.Storable, RegressorMixin,
     spread of every coefficient, or, for a given or printed delta, by ``Weighted.from_regression``.
     ``n_bootstrap`` > 0 adds standard errors and intervals by a bootstrap of standardised residuals (rows that
     are drawn twice would shrink the spread), ``n_jobs`` refits at a time; they do not assume Gaussian
-    coefficients. These need a finite variance, and standard errors of their SDs need a finite kurtosis.
+    coefficients. These need a finite variance, and standard errors of their SDs need a finite kurtosis. With
+    weights of rows they are those of a weighted fit to N rows (weights as in a survey, not as copies).
 
     ``X`` is (N, p) and ``y`` (N,). A fit sets ``intercept_mean_``, ``intercept_std_``, ``coef_mean_`` and
     ``coef_std_`` (p,), and ``covariance_`` (p + 1, p + 1) with the intercept first (``law_`` has them all); a
@@ -102,9 +103,16 @@ class RandomCoefficientRegressor(Judged, stored_values.Storable, RegressorMixin,
         self.n_jobs = n_jobs
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Estimate the law of the coefficients from X (N, p) and y (N,)."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Estimate the law of the coefficients from X (N, p) and y (N,).
+
+        ``sample_weight`` (N,) >= 0 says how much a row counts relative to others, in the likelihood or the
+        loss: only ratios matter, and a row of weight 0 is as if it were not there.
+        """
         self._check_settings()
+        kept, weights = None, None
+        if sample_weight is not None:
+            X, y, kept, weights = settings.weigh_rows(X, y, sample_weight)
         # A fresh estimator reads the table: a refit that fails leaves the old fit whole.
         reader = type(self)()
         x, y = validate_data(reader, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2)
@@ -115,11 +123,12 @@ class RandomCoefficientRegressor(Judged, stored_values.Storable, RegressorMixin,
         warn_if_unidentified(x, ["intercept", *columns.used_names], self.covariance == "full")
         seen = SeenRows.of(x, y)
         strays = find_strays(y[:, None])
-        warn_of_strays(strays, y[:, None], stacklevel=2)
+        warn_of_strays(strays, y[:, None], stacklevel=2, numbers=kept)
         x, y = np.delete(x, strays, axis=0), np.delete(y, strays)
+        weights = None if weights is None else np.delete(weights, strays)
         rng = np.random.default_rng(seed_from(self.random_state))
-        (law,) = self._estimate(x, [y], [seed_from(rng)])
-        errors = self._bootstrap(x, y, law, rng) if self.n_bootstrap else None
+        (law,) = self._estimate(x, [y], [seed_from(rng)], weights=weights)
+        errors = self._bootstrap(x, y, weights, law, rng) if self.n_bootstrap else None
         self._keep(law, columns, seen, errors, self.confidence)
         return self
 
@@ -261,7 +270,12 @@ class RandomCoefficientRegressor(Judged, stored_values.Storable, RegressorMixin,
         return self.method == "w2" and not self.debiased
 
     def _estimate(
-        self, x: Array, ys: list[Array], seeds: list[int], near: CoefficientLaw | None = None
+        self,
+        x: Array,
+        ys: list[Array],
+        seeds: list[int],
+        near: CoefficientLaw | None = None,
+        weights: Array | None = None,
     ) -> list[CoefficientLaw]:
         """Fits to several outputs on the same rows, each from a seed, so the same on any machine.
 
@@ -269,13 +283,18 @@ class RandomCoefficientRegressor(Judged, stored_values.Storable, RegressorMixin,
         """
         generators = [np.random.default_rng(seed) for seed in seeds]
         if self._as_printed:
-            return self._train_as_printed(x, ys, generators)
-        return [self._solve(x, y, rng, near) for y, rng in zip(ys, generators, strict=True)]
+            return self._train_as_printed(x, ys, weights, generators)
+        return [self._solve(x, y, weights, rng, near) for y, rng in zip(ys, generators, strict=True)]
 
     def _solve(
-        self, x: Array, y: Array, rng: np.random.Generator, near: CoefficientLaw | None
+        self,
+        x: Array,
+        y: Array,
+        weights: Array | None,
+        rng: np.random.Generator,
+        near: CoefficientLaw | None,
     ) -> CoefficientLaw:
-        frame = Frame.of(x, y, self.covariance == "full")
+        frame = Frame.of(x, y, self.covariance == "full", weights)
         if frame.scale == 0:  # an exact fit has no spread, and no logarithm
             return frame.law(np.zeros_like(frame.free, dtype=float))
         if self.method == "ml":
@@ -293,14 +312,19 @@ class RandomCoefficientRegressor(Judged, stored_values.Storable, RegressorMixin,
         return Neighborhoods.within(x, self.delta, norm, min_size=2)
 
     def _train_as_printed(
-        self, x: Array, ys: list[Array], generators: list[np.random.Generator]
+        self, x: Array, ys: list[Array], weights: Array | None, generators: list[np.random.Generator]
     ) -> list[CoefficientLaw]:
         """The paper's loss and training (its table of settings): b and s start at 1, one draw per epoch.
 
         All fits take each step together; no number of one enters another.
         """
-        shared = None if isinstance(self.norm, str) else self._balls(x, ys[0])
-        losses = StackedLosses([Objective(y, shared or self._balls(x, y), SquaredW2()) for y in ys])
+
+        def find_balls(y: Array) -> Neighborhoods:
+            balls = self._balls(x, y)
+            return balls if weights is None else balls.weigh(weights)
+
+        shared = None if isinstance(self.norm, str) else find_balls(ys[0])
+        losses = StackedLosses([Objective(y, shared or find_balls(y), SquaredW2()) for y in ys])
         design = torch.from_numpy(with_ones(x))
         count, n_fits = design.shape[1], len(ys)
         mean = torch.ones(n_fits, count, dtype=torch.float64, requires_grad=True)
@@ -318,7 +342,12 @@ class RandomCoefficientRegressor(Judged, stored_values.Storable, RegressorMixin,
         return [CoefficientLaw(b.copy(), f @ f.T) for b, f in zip(mean.detach().numpy(), fitted, strict=True)]
 
     def _bootstrap(
-        self, x: Array, y: Array, law: CoefficientLaw, rng: np.random.Generator
+        self,
+        x: Array,
+        y: Array,
+        weights: Array | None,
+        law: CoefficientLaw,
+        rng: np.random.Generator,
     ) -> dict[str, Array]:
         """Standard errors and intervals from refits to outputs that follow the fit.
 
@@ -327,7 +356,7 @@ class RandomCoefficientRegressor(Judged, stored_values.Storable, RegressorMixin,
         """
         design, free = with_ones(x), free_entries(x.shape[1] + 1, self.covariance == "full")
         centre, std = design @ law.mean, np.sqrt(law.variance(design))
-        residuals = gather_residuals(design, y, law)
+        residuals = gather_residuals(design, y, law, weights)
         rows = np.arange(len(x))
         seeds = rng.integers(2**63, size=(self.n_bootstrap, 2))
         picks = [np.random.default_rng(s).integers(residuals.shape[1], size=len(x)) for s, _ in seeds]
@@ -335,11 +364,13 @@ class RandomCoefficientRegressor(Judged, stored_values.Storable, RegressorMixin,
         size = _TOGETHER if self._as_printed else 1
         parts = [slice(start, start + size) for start in range(0, len(seeds), size)]
         batches = Parallel(n_jobs=self.n_jobs)(
-            delayed(self._estimate)(x, outputs[part], seeds[part, 1].tolist(), law) for part in parts
+            delayed(self._estimate)(x, outputs[part], seeds[part, 1].tolist(), law, weights) for part in parts
         )
         refits = [law for laws in batches for law in laws]
-        own = robust_errors(design, y, law, free)
-        each = [robust_errors(design, o, refit, free) for o, refit in zip(outputs, refits, strict=True)]
+        own = robust_errors(design, y, law, free, weights)
+        each = [
+            robust_errors(design, o, refit, free, weights) for o, refit in zip(outputs, refits, strict=True)
+        ]
         mean_errors, variance_errors = (np.array(part) for part in zip(*each, strict=True))
         means, stds = (np.array([getattr(refit, name) for refit in refits]) for name in ("mean", "std"))
         found = {

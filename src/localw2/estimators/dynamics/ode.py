@@ -179,25 +179,29 @@ class LocalW2ODE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, Y: Any, t: Any, y0: Any = None, t0: float | None = None) -> Self:
+    def fit(self, Y: Any, t: Any, y0: Any = None, t0: float | None = None, sample_weight: Any = None) -> Self:
         """Learn from trajectories.
 
         ``Y`` is (n, n_times, d), or (n, n_times) for one state, with NaN where an observation is missing;
         ``t`` is (n_times,), or (n, n_times) if each trajectory has its own times. Trajectories of unequal
         length are given as two lists. The initial state is the first observation, or ``y0`` (n, d), (d,) or a
-        number, at the time ``t0`` (the earliest time unless given).
+        number, at the time ``t0`` (the earliest time unless given). ``sample_weight`` (n,) >= 0 says how much
+        a trajectory counts relative to others: only ratios matter, and one of weight 0 is left out.
         """
         self._check_settings()
         if self.observe is not None and y0 is None:
             raise ValueError("observe sees only a part of the states; give y0, the full initial state.")
-        data = Trajectories.of(Y, t, y0, t0, all_seen=self.observe is None)
+        kept, weights = None, None
+        if sample_weight is not None:
+            kept, weights = settings.keep_weighted(sample_weight, len(Y), "trajectories")
+        data = Trajectories.of(Y, t, y0, t0, self.observe is None, kept)
         settings.check_range(
             data.values, "Y", settings.LARGEST if self.standardize else settings.LARGEST_SINGLE
         )
         checks.check_observed(data, self.observe)
         device = settings.find_device(self.device)
         observed = np.column_stack([data.number, data.time + data.t0])
-        printed = settings.hash_fit(self.get_params(deep=False), data.values, observed)
+        printed = settings.hash_fit(self.get_params(deep=False), data.values, observed, weights)
         printed += "".join(storing.hash_function(function) for function in (self.field, self.observe))
         seed = settings.seed_fit(self.random_state, printed if self.checkpoint is not None else None)
         generator = torch.Generator().manual_seed(seed)
@@ -214,7 +218,7 @@ class LocalW2ODE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
         paths = ObservedPaths(ode, rows.times.shape[1], self.observe)
         x = np.column_stack([rows.number, rows.times, data.initial[rows.number]])
         inputs = torch.tensor(x, dtype=dtype, device=device)
-        objective = self._objective(rows, windows, data, inputs)
+        objective = self._objective(rows, windows, data, inputs, weights)
         checks.check_functions(paths, inputs, objective, seed)
         done: list[dict[str, Any]] = []
         try:
@@ -345,14 +349,22 @@ class LocalW2ODE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
         names = parameter_names(self.field) if self.parameters is None else self.parameters
         return FunctionField(self.field, as_laws(names), generator)
 
-    def _objective(self, rows: Rows, windows: list[Array], data: Trajectories, inputs: Tensor) -> Objective:
+    def _objective(
+        self,
+        rows: Rows,
+        windows: list[Array],
+        data: Trajectories,
+        inputs: Tensor,
+        weights: Array | None,
+    ) -> Objective:
         norm = self.norm if isinstance(self.norm, Norm) else None
         balls = rows.balls(near_initial(data.initial, self.delta, norm), windows)
         target = torch.tensor(rows.target).to(inputs)
         scale = np.broadcast_to(rows.scale(windows), rows.target.shape) if self.standardize else None
         center = rows.center(data.initial, windows) if self.debiased else None
         discrepancy = self._discrepancy(rows.target.shape[1], int(balls.sizes.median()))
-        return Objective(target, balls, discrepancy, center, scale)
+        of_rows = None if weights is None else weights[rows.number]
+        return Objective(target, balls, discrepancy, center, scale, of_rows)
 
     def _discrepancy(self, n_values: int, ball_rows: int) -> Discrepancy:
         low, high = ASSIGNED_ROWS

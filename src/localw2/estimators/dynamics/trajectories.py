@@ -36,12 +36,27 @@ class Trajectories:
     values: Array
 
     @classmethod
-    def of(cls, Y: Any, t: Any, y0: Any = None, t0: Any = None, all_seen: bool = True) -> Trajectories:
+    def of(
+        cls,
+        Y: Any,
+        t: Any,
+        y0: Any = None,
+        t0: Any = None,
+        all_seen: bool = True,
+        kept: Array | None = None,
+    ) -> Trajectories:
         """Check and flatten; see ``LocalW2ODE.fit`` for the forms of Y and t.
 
-        ``all_seen`` means that Y holds the states themselves, so that y0 must have as many.
+        ``all_seen`` means that Y holds the states themselves, so that y0 must have as many. Only trajectories
+        ``kept`` are looked at, unless it is None.
         """
         paths, times = _paths_and_times(Y, t)
+        if kept is not None:
+            if len(kept) < 2:
+                raise ValueError("sample_weight leaves one trajectory, which shows no spread between them.")
+            if y0 is not None and np.ndim(y0) == 2 and len(y0) == len(paths):
+                y0 = np.asarray(y0)[kept]
+            paths, times = [paths[i] for i in kept], [times[i] for i in kept]
         for i, (path, own) in enumerate(zip(paths, times, strict=True)):
             _check_path(i, path, own)
         seen: list[Array] = [np.asarray(np.isfinite(path).all(1)) for path in paths]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -30,7 +31,7 @@ class BallLaw:
     or more that holds x; the trees are grown to separate rows of different y. ``on="residuals"`` takes over
     the row's residual, which is added to the mean at x of the fold that it was left out of; with several
     outputs the whole row of residuals, so that their dependence is kept. ``on="outcomes"`` takes over y
-    itself.
+    itself. A row is drawn by its weight, if rows have weights; ``min_rows`` counts rows.
 
     >>> BallLaw(min_rows=20)
     BallLaw(min_rows=20, n_trees=50, on='residuals')
@@ -76,9 +77,11 @@ def learn_balls(
         target = shown if centred else mean.scale.forward(y)
         smallest = min(law.min_rows for law in laws if (law.on, law.n_trees) == (on, n_trees))
         min_rows = min(smallest, max(2, len(x) // 2))
-        forest = Forest.grow(inputs, target, columns.categorical, n_trees, min_rows, seed, n_jobs)
-        folds = fitted.folds if centred and mean.parts else np.zeros(len(x), np.int64)
-        grown[on, n_trees] = FilledForest.fill(forest, inputs, shown, folds.astype(np.int16), seed)
+        forest = Forest.grow(
+            inputs, target, columns.categorical, n_trees, min_rows, seed, n_jobs, fitted.weights
+        )
+        folds = (fitted.folds if centred and mean.parts else np.zeros(len(x), np.int64)).astype(np.int16)
+        grown[on, n_trees] = FilledForest.fill(forest, inputs, shown, folds, seed, fitted.weights)
     return [
         BallMember(
             grown[law.on, law.n_trees],
@@ -98,7 +101,7 @@ class FilledForest:
 
     ``kept[starts[node] : starts[node] + counts[node]]`` are the rows of a node, ``shown`` (n, d) what they
     show (residuals on the mean's scale, or y), ``means`` (M, d) its mean in every node, and ``folds`` (n,)
-    the folds that they were left out of.
+    the folds that they were left out of. ``weights`` (n,) are those of the rows, if they have any.
     """
 
     forest: Forest
@@ -108,9 +111,18 @@ class FilledForest:
     means: Array
     shown: Array
     folds: Array
+    weights: Array | None = None
 
     @classmethod
-    def fill(cls, forest: Forest, x: Array, shown: Array, folds: Array, seed: int) -> FilledForest:
+    def fill(
+        cls,
+        forest: Forest,
+        x: Array,
+        shown: Array,
+        folds: Array,
+        seed: int,
+        weights: Array | None = None,
+    ) -> FilledForest:
         """Lead the rows down. Of many rows every tree keeps a sample of its own."""
         rng = np.random.default_rng([seed, 12])
         counts = np.zeros(len(forest.feature), np.int32)
@@ -126,28 +138,57 @@ class FilledForest:
                 rows, leaves = np.arange(len(x)), everything[:, tree]
             kept[tree] = rows[np.argsort(leaves, kind="stable")]
             counts[root:end] = np.bincount(leaves - root, minlength=end - root)
-        return cls.of(forest, kept.ravel(), counts, shown, folds)
+        return cls.of(forest, kept.ravel(), counts, shown, folds, weights)
 
     @classmethod
-    def of(cls, forest: Forest, kept: Array, in_leaves: Array, shown: Array, folds: Array) -> FilledForest:
+    def of(
+        cls,
+        forest: Forest,
+        kept: Array,
+        in_leaves: Array,
+        shown: Array,
+        folds: Array,
+        weights: Array | None = None,
+    ) -> FilledForest:
         """The rows ``kept`` leaf by leaf, ``in_leaves`` (M,) of them in each; inner nodes have 0 there.
 
         The nodes below a node come right after it, those on its left first: so do their rows.
         """
         starts = np.cumsum(in_leaves, dtype=np.int64) - in_leaves
         counts = in_leaves.astype(np.int64)
-        sums = np.zeros((len(counts), shown.shape[1]))
+        values = shown if weights is None else np.column_stack([shown * weights[:, None], weights])
+        sums = np.zeros((len(counts), values.shape[1]))
         filled = counts > 0
-        sums[filled] = np.add.reduceat(shown[kept], starts[filled], axis=0)
+        sums[filled] = np.add.reduceat(values[kept], starts[filled], axis=0)
         for inner in reversed(forest.levels()):  # from below: a sum of few numbers keeps their digits
             left, right = forest.left[inner], forest.right[inner]
             counts[inner], sums[inner] = counts[left] + counts[right], sums[left] + sums[right]
-        means = sums / np.maximum(counts, 1)[:, None]
-        return cls(forest, kept, starts, counts, means, shown, folds)
+        if weights is None:
+            means = sums / np.maximum(counts, 1)[:, None]
+        else:
+            means = sums[:, :-1] / np.where(counts > 0, sums[:, -1], 1.0)[:, None]
+        return cls(forest, kept, starts, counts, means, shown, folds, weights)
 
     def find(self, x: Array, min_rows: int) -> Array:
         """The smallest ball with ``min_rows`` rows that holds each row x (N, p), for every tree, (N, T)."""
         return self.forest.apply(x, self.counts >= min_rows)
+
+    def pick(self, node: Array, level: Array) -> Array:
+        """The row of each ball at a level in [0, 1): rows take up as much of it as their weights say."""
+        chosen: Array
+        starts, counts = self.starts[node], self.counts[node]
+        if self._reach is None:
+            chosen = self.kept[starts + (level * counts).astype(np.int64)]
+            return chosen
+        before, end = self._reach[starts], self._reach[starts + counts]
+        place = np.searchsorted(self._reach, before + level * (end - before), side="right") - 1
+        chosen = self.kept[np.clip(place, starts, starts + counts - 1)]
+        return chosen
+
+    @cached_property
+    def _reach(self) -> Array | None:
+        """The weights of all rows before each kept one, and of all, (n + 1,)."""
+        return None if self.weights is None else np.append(0.0, np.cumsum(self.weights[self.kept]))
 
 
 @final
@@ -256,7 +297,7 @@ class BallMember(Member):
     def _split(self, node: Array, level: Array, rows: Array, centers: Array | None) -> tuple[Array, Array]:
         """The row of each ball (S, n) at this level, with the mean added, and its deviation in the ball."""
         balls = self.balls
-        chosen = balls.kept[balls.starts[node] + (level * balls.counts[node]).astype(np.int64)]
+        chosen = balls.pick(node, level)
         plain: Array = balls.shown[chosen]
         deviation: Array = plain - balls.means[node]
         return plain if centers is None else plain + centers[balls.folds[chosen], rows], deviation

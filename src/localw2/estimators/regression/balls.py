@@ -45,11 +45,19 @@ class ChosenBalls:
 
 
 def choose_balls(
-    x: Array, y: Array, center: Array, delta: Any, norm: Any, debiased: bool, relevance: Array | None
+    x: Array,
+    y: Array,
+    center: Array,
+    delta: Any,
+    norm: Any,
+    debiased: bool,
+    relevance: Array | None,
+    weights: Array | None = None,
 ) -> ChosenBalls:
     """The balls of the loss: as given, or by ``select_delta`` on the residuals from a mean ``center`` (N, d).
 
-    ``relevance`` (p,) says how much each column moves the mean, if that is known.
+    ``relevance`` (p,) says how much each column moves the mean, if that is known, and ``weights`` (N,) how
+    much each row counts.
     """
     if not isinstance(delta, str):
         plain = (
@@ -70,6 +78,7 @@ def choose_balls(
         relevance=relevance,
         debiased=debiased,
         adaptive=True,
+        sample_weight=weights,
     )
     balls, its_norm = selection.balls, selection.norm
     assert its_norm is not None

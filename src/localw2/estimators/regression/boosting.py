@@ -28,7 +28,8 @@ class Boosting:
     turns, such that each column is in some of them. Columns are divided into bins at their quantiles, and
     sums over bins show the best split, as in LightGBM and scikit-learn. A level of a tree is a few calls of
     numpy *for all fits together*, so that a cross-fit of some hundred rows takes little longer than one fit;
-    scikit-learn's boosting spends as much time in Python for every one of them.
+    scikit-learn's boosting spends as much time in Python for every one of them. Weights of rows enter all
+    sums; ``min_rows`` counts rows.
     """
 
     n_trees: int
@@ -38,7 +39,13 @@ class Boosting:
     columns: float = 1.0
 
     def fit_many(
-        self, x: Array, y: Array, used: Array, categorical: list[int], seed: int
+        self,
+        x: Array,
+        y: Array,
+        used: Array,
+        categorical: list[int],
+        seed: int,
+        weights: Array | None = None,
     ) -> list[tuple[BoostedTrees, CategoryCodes]]:
         """A fit to the rows of x (N, p), y (N, d) in each row of ``used`` (F, N), with its category codes.
 
@@ -54,17 +61,23 @@ class Boosting:
         step = max(1, _AT_A_TIME // (cells * d))
         found = []
         for start in range(0, len(used), step):
-            found += self._fit_together(x, y, used[start : start + step], categorical, seed)
+            found += self._fit_together(x, y, used[start : start + step], categorical, seed, weights)
         return found
 
     def _fit_together(
-        self, x: Array, y: Array, used: Array, categorical: list[int], seed: int
+        self,
+        x: Array,
+        y: Array,
+        used: Array,
+        categorical: list[int],
+        seed: int,
+        weights: Array | None,
     ) -> list[tuple[BoostedTrees, CategoryCodes]]:
         d = y.shape[1]
         rows = [np.flatnonzero(mask) for mask in used]
         codes = [CategoryCodes({})] * len(rows)
         if categorical:
-            codes = [CategoryCodes.by_rank(x, y[:, 0], categorical, some) for some in rows]
+            codes = [CategoryCodes.by_rank(x, y[:, 0], categorical, some, weights) for some in rows]
         edges = _divide_columns(x, {j: len(values) for j, values in codes[0].maps.items()})
         missing: Array = np.asarray(np.isnan(x).any(0))
         missing[categorical] = False  # missing categories have a rank
@@ -76,10 +89,11 @@ class Boosting:
         bins = np.concatenate([part for part, _ in problems])
         target = np.concatenate([values for _, values in problems])
         problem = np.repeat(np.arange(len(problems)), [len(values) for _, values in problems])
-        start, scale = _moments(target, problem)
+        each = None if weights is None else np.concatenate([weights[some] for some in rows for _ in range(d)])
+        start, scale = _moments(target, problem, each)
         varies = scale[problem] > 0
         residual = np.where(varies, target - start[problem], 0.0) / np.where(varies, scale[problem], 1.0)
-        *splits, values = _grow(self, edges, missing, bins, problem, residual, seed)
+        *splits, values = _grow(self, edges, missing, bins, problem, residual, each, seed)
         parts = (start, *splits, values * scale[:, None, None])
         return [
             (BoostedTrees(*(part[i * d : (i + 1) * d] for part in parts)), one) for i, one in enumerate(codes)
@@ -186,15 +200,19 @@ def _choose_columns(p: int, n_columns: int, rng: np.random.Generator) -> list[Ar
     return [np.unique(orders[k * n_columns : (k + 1) * n_columns]) for k in range(_CHOICES)]
 
 
-def _moments(values: Array, group: Array) -> tuple[Array, Array]:
+def _moments(values: Array, group: Array, weights: Array | None) -> tuple[Array, Array]:
     """Mean and standard deviation of the values (n,) in each group, the latter 0 where all are equal."""
-    sizes = np.bincount(group)
-    mean = np.bincount(group, values) / sizes
+    sizes = np.bincount(group, weights)
+    mean = np.bincount(group, _times(values, weights)) / sizes
     unit = np.zeros(len(sizes))
     np.maximum.at(unit, group, np.abs(values - mean[group]))  # squares of large numbers overflow
     in_units = (values - mean[group]) / np.where(unit > 0, unit, 1.0)[group]
-    spread = unit * np.sqrt(np.bincount(group, in_units**2) / sizes)
+    spread = unit * np.sqrt(np.bincount(group, _times(in_units**2, weights)) / sizes)
     return mean, np.where(spread > 1e-12 * np.abs(mean), spread, 0.0)
+
+
+def _times(values: Array, weights: Array | None) -> Array:
+    return values if weights is None else values * weights
 
 
 def _grow(
@@ -204,12 +222,13 @@ def _grow(
     bins_of_rows: Array,
     problem: Array,
     residual: Array,
+    weights: Array | None,
     seed: int,
 ) -> tuple[Array, Array, Array, Array]:
     """Feature, threshold and side of missing values in all trees of all problems, and the values of leaves.
 
     ``bins_of_rows`` (n, p) are the bins of the rows in their columns, each row belongs to a ``problem`` (n,),
-    and ``residual`` (n,) is what the trees are to explain.
+    and ``residual`` (n,) is what the trees are to explain, with ``weights`` (n,) of the rows.
     """
     n_problems, (n, p) = int(problem[-1]) + 1, bins_of_rows.shape
     inner = (1 << settings.depth) - 1
@@ -230,7 +249,7 @@ def _grow(
         find_places = cache(find_places)
     for tree in range(settings.n_trees):
         columns, (bins, places) = choices[tree % len(choices)], find_places(tree % len(choices))
-        node, in_bins = problem, _fill(bins, places, residual, problem, n_problems)
+        node, in_bins = problem, _fill(bins, places, residual, weights, problem, n_problems)
         for level in range(settings.depth):
             nodes = slice((1 << level) - 1, (2 << level) - 1)
             column, last, to_left = _find_splits(in_bins, bins, settings.min_rows)
@@ -243,33 +262,44 @@ def _grow(
                 right &= ~(to_left[node] & (place == bins.ends[column[node]] - 1))
             if nodes.stop < inner:
                 stay = np.flatnonzero(~right)
-                on_left = _fill(bins, places[stay], residual[stay], node[stay], len(column))
+                own = None if weights is None else weights[stay]
+                on_left = _fill(bins, places[stay], residual[stay], own, node[stay], len(column))
                 # What is not on the left is on the right: only half of the rows have to be looked at.
-                in_bins = np.stack([on_left, in_bins - on_left], 2).reshape(2, -1, in_bins.shape[2])
+                in_bins = np.stack([on_left, in_bins - on_left], 2).reshape(
+                    len(in_bins), -1, in_bins.shape[2]
+                )
             node = 2 * node + right
         n_leaves = n_problems * (inner + 1)
-        sizes = np.maximum(np.bincount(node, minlength=n_leaves), 1)
-        step = settings.learning_rate * np.bincount(node, residual, n_leaves) / sizes
+        sizes = np.bincount(node, weights, n_leaves)
+        sizes = np.where(sizes > 0, sizes, 1)
+        step = settings.learning_rate * np.bincount(node, _times(residual, weights), n_leaves) / sizes
         values[:, tree] = step.reshape(n_problems, -1)
         residual = residual - step[node]
     return feature, threshold, missing_left, values
 
 
-def _fill(bins: _Bins, places: Array, residual: Array, node: Array, n_nodes: int) -> Array:
-    """The sum of the residual in each bin of each node, and how many rows it has, (2, nodes, bins)."""
-    n_bins = len(bins.column)
+def _fill(
+    bins: _Bins, places: Array, residual: Array, weights: Array | None, node: Array, n_nodes: int
+) -> Array:
+    """The sum of the residual in each bin of each node, and how many rows it has, (2, nodes, bins).
+
+    With weights the rows have theirs, and the number of rows comes third.
+    """
+    n_bins, width = len(bins.column), places.shape[1]
     index = ((node * n_bins)[:, None] + places).ravel()
-    filled = np.empty((2, n_nodes * n_bins), np.float32)
-    filled[0] = np.bincount(index, np.repeat(residual, places.shape[1]), filled.shape[1])
-    filled[1] = np.bincount(index, minlength=filled.shape[1])
-    return filled.reshape(2, n_nodes, n_bins)
+    filled = np.empty((2 if weights is None else 3, n_nodes * n_bins), np.float32)
+    filled[0] = np.bincount(index, np.repeat(_times(residual, weights), width), filled.shape[1])
+    filled[-1] = np.bincount(index, minlength=filled.shape[1])
+    if weights is not None:
+        filled[1] = np.bincount(index, np.repeat(weights, width), filled.shape[1])
+    return filled.reshape(-1, n_nodes, n_bins)
 
 
 def _find_splits(in_bins: Array, bins: _Bins, min_rows: int) -> tuple[Array, Array, Array]:
     """The best split of every node (K,): column, last bin on the left, and whether missing values go there.
 
-    ``in_bins`` (2, K, M) are sums and counts of the rows in each bin. Without a split that leaves enough rows
-    on both sides all of them go to the left.
+    ``in_bins`` (2 or 3, K, M) are sums, weights and counts of the rows in each bin. Without a split that
+    leaves enough rows on both sides all of them go to the left.
     """
     nodes = np.arange(in_bins.shape[1])
     everything = in_bins[:, :, : bins.ends[0]].sum(2, keepdims=True)
@@ -288,7 +318,7 @@ def _find_splits(in_bins: Array, bins: _Bins, min_rows: int) -> tuple[Array, Arr
         to_left = other[nodes, second] > most
         best, most = np.where(to_left, some[second], best), np.maximum(most, other[nodes, second])
     # Where a node has seen no missing value, one goes where more of its rows go.
-    unseen = in_bins[1][nodes, bins.ends[bins.column[best]] - 1] == 0
+    unseen = in_bins[-1][nodes, bins.ends[bins.column[best]] - 1] == 0
     to_left = np.where(unseen, 2 * on_left[1][nodes, best] >= everything[1, :, 0], to_left)
     none = most <= 0
     best = np.where(none, bins.ends[0] - 1, best)
@@ -297,6 +327,8 @@ def _find_splits(in_bins: Array, bins: _Bins, min_rows: int) -> tuple[Array, Arr
 
 def _gain(on_left: Array, everything: Array, min_rows: int) -> Array:
     """How much a split reduces the sum of squares, divided by the rows of its node; 0 without enough rows."""
+    if len(everything) == 3:
+        return _weighted_gain(on_left, everything, min_rows)
     total, size = everything
     n_left, n_right = on_left[1], size - on_left[1]
     gain: Array = (total / np.maximum(size, 1)) * n_left
@@ -306,4 +338,14 @@ def _gain(on_left: Array, everything: Array, min_rows: int) -> Array:
     n_right *= n_left
     gain /= np.maximum(n_right, 1, out=n_right)
     gain *= enough
+    return gain
+
+
+def _weighted_gain(on_left: Array, everything: Array, min_rows: int) -> Array:
+    """The same with weights of rows, which may be small: only where there are enough rows is it computed."""
+    total, weight, size = everything
+    left, right = on_left[1], weight - on_left[1]
+    enough = (np.minimum(on_left[2], size - on_left[2]) >= min_rows) & (np.minimum(left, right) > 0)
+    gap = (total / np.where(weight > 0, weight, 1)) * left - on_left[0]
+    gain: Array = np.where(enough, gap**2 / np.where(enough, left * right, 1), 0)
     return gain

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.utils.parallel import Parallel, delayed
 
-from localw2._validation import Array
+from localw2._validation import Array, take_rows
 from localw2.estimators.regression.fitting import learn
 from localw2.estimators.regression.outcomes import Outcomes
 from localw2.estimators.settings import draw_seed, name_part
@@ -98,11 +98,14 @@ def _shuffle(n: int, seed: int) -> Array:
     return np.random.default_rng([seed, _PURPOSE]).permutation(n)
 
 
-def learn_split(recipe: Recipe, x: Array, y: Array) -> tuple[ConditionalLaw, TrainedNetwork | None]:
+def learn_split(
+    recipe: Recipe, x: Array, y: Array, weights: Array | None = None
+) -> tuple[ConditionalLaw, TrainedNetwork | None]:
     """The law of most rows, with scores of the others, which the recipe must not know (``know_only``)."""
     held, fitted = hold_out(len(y), recipe.seed)
-    law, trained = learn(recipe, x[fitted], y[fitted], numbers=fitted)
-    return replace(law, calibration=Calibration(law.scores(x[held], y[held]), "split")), trained
+    law, trained = learn(recipe, x[fitted], y[fitted], take_rows(weights, fitted), numbers=fitted)
+    scores = law.scores(x[held], y[held])
+    return replace(law, calibration=Calibration(scores, "split", None, take_rows(weights, held))), trained
 
 
 def know_only(recipe: Recipe, rows: Array, y: Array, read_again: ReadAgain) -> tuple[Array, Recipe]:
@@ -119,6 +122,7 @@ def score_parts(
     x: Array,
     y: Array,
     read_again: ReadAgain,
+    weights: Array | None = None,
 ) -> tuple[ConditionalLaw, TrainedNetwork | None, bool]:
     """The same law with scores of every row by a fit that has not seen it, and whether all rows have one.
 
@@ -140,7 +144,9 @@ def score_parts(
         try:
             # One after the other, unless a joblib.parallel_config says otherwise; each one as it is done.
             tasks = (
-                delayed(_score_part)(refit, x, y, number, parts, read_again if kind == "cv+" else None)
+                delayed(_score_part)(
+                    refit, x, y, weights, number, parts, read_again if kind == "cv+" else None
+                )
                 for number in range(len(parts))
             )
             for part in Parallel(return_as="generator")(tasks):
@@ -159,15 +165,22 @@ def score_parts(
         return law, trained, False
     whole = len(found) == len(parts)
     scores = np.concatenate([scores for scores, _ in found])
+    own = take_rows(weights, np.concatenate(parts[: len(found)]))
     if kind == "cv":
-        return replace(law, calibration=Calibration(scores, kind)), trained, whole
+        return replace(law, calibration=Calibration(scores, kind, None, own)), trained, whole
     numbers = np.repeat(np.arange(len(found)), [len(scores) for scores, _ in found])
     without = tuple(part for _, part in found)
-    return replace(law, calibration=Calibration(scores, kind, numbers), without=without), trained, whole
+    return replace(law, calibration=Calibration(scores, kind, numbers, own), without=without), trained, whole
 
 
 def _score_part(
-    recipe: Recipe, x: Array, y: Array, number: int, parts: list[Array], read_again: ReadAgain | None
+    recipe: Recipe,
+    x: Array,
+    y: Array,
+    weights: Array | None,
+    number: int,
+    parts: list[Array],
+    read_again: ReadAgain | None,
 ) -> tuple[Array, ConditionalLaw]:
     """Scores of some rows by a fit to all others, whose checkpoint stays: a killed calibration finds it.
 
@@ -185,7 +198,7 @@ def _score_part(
     with warnings.catch_warnings():
         # It would say that the model is half trained; a part that is given up has a warning of its own.
         warnings.filterwarnings("ignore", message="interrupted after epoch")
-        law, trained = learn(recipe, x[others], y[others], in_part=True)
+        law, trained = learn(recipe, x[others], y[others], take_rows(weights, others), in_part=True)
     if trained is not None and trained.fit.stopped.startswith("interrupted"):
         raise KeyboardInterrupt
     return law.scores(x[rows], y[rows]), law

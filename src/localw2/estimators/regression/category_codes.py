@@ -8,7 +8,7 @@ from typing import final
 
 import numpy as np
 
-from localw2._validation import Array
+from localw2._validation import Array, average
 
 _PRIOR_ROWS = 10.0  # by which the mean of a category is pulled to that of all rows
 
@@ -24,17 +24,21 @@ class CategoryCodes:
     maps: Mapping[int, Array]
 
     @classmethod
-    def by_mean(cls, x: Array, y: Array, categorical: list[int]) -> CategoryCodes:
+    def by_mean(
+        cls, x: Array, y: Array, categorical: list[int], weights: Array | None = None
+    ) -> CategoryCodes:
         """Categories ordered by their mean y (N,): a split between them is then a split of numbers.
 
         For the squared error no other split is better than one in this order (Fisher, 1958).
         """
-        return cls(_category_means(x, y, categorical, np.arange(len(x))))
+        return cls(_category_means(x, y, categorical, np.arange(len(x)), weights))
 
     @classmethod
-    def by_rank(cls, x: Array, y: Array, categorical: list[int], rows: Array) -> CategoryCodes:
+    def by_rank(
+        cls, x: Array, y: Array, categorical: list[int], rows: Array, weights: Array | None = None
+    ) -> CategoryCodes:
         """Categories of x numbered 0, 1, ... in the order of the mean y (N,) that some of the rows have."""
-        means = _category_means(x, y, categorical, rows)
+        means = _category_means(x, y, categorical, rows, weights)
         return cls({j: np.argsort(np.argsort(m, kind="stable")).astype(np.float64) for j, m in means.items()})
 
     @classmethod
@@ -65,13 +69,17 @@ class CategoryCodes:
         return x
 
 
-def _category_means(x: Array, y: Array, categorical: list[int], rows: Array) -> dict[int, Array]:
+def _category_means(
+    x: Array, y: Array, categorical: list[int], rows: Array, weights: Array | None
+) -> dict[int, Array]:
     """The mean y (N,) of each category among some of the rows, pulled to the mean of all of them."""
     means = {}
+    each = None if weights is None else weights[rows]
+    middle, weighted = average(y[rows], each), y[rows] if each is None else each * y[rows]
     for j in categorical:
         codes, missing = _whole_codes(x[:, j])
-        counts, sums = (np.bincount(codes[rows], weights, missing + 1) for weights in (None, y[rows]))
-        means[j] = (sums + _PRIOR_ROWS * y[rows].mean()) / (counts + _PRIOR_ROWS)
+        counts, sums = (np.bincount(codes[rows], of, missing + 1) for of in (each, weighted))
+        means[j] = (sums + _PRIOR_ROWS * middle) / (counts + _PRIOR_ROWS)
     return means
 
 

@@ -13,7 +13,7 @@ import torch
 from scipy.spatial import cKDTree
 from torch import Tensor
 
-from localw2._validation import Array
+from localw2._validation import Array, mean_of_all, take_rows
 from localw2.balls.lazy import MANY_ROWS
 from localw2.balls.neighborhoods import Nearest
 from localw2.balls.selection import Candidate, DeltaSelection, Trial
@@ -49,6 +49,7 @@ def choose_by_training(
     loss: ResidualLoss,
     config: FitConfig,
     few: bool = False,
+    weights: Array | None = None,
 ) -> ChosenBalls:
     """The balls whose network predicts held-out rows best, by the mean CRPS.
 
@@ -65,7 +66,8 @@ def choose_by_training(
         )
     order = np.random.default_rng([config.seed, _PURPOSE]).permutation(n)
     held, kept = np.split(order, [round(HELD_OUT * n)])
-    rivals = _make_rivals(options, X[kept], residuals[kept], net, loss, config, few)
+    of_kept = take_rows(weights, kept)
+    rivals = _make_rivals(options, X[kept], residuals[kept], net, loss, config, few, of_kept)
     rivals = _train_rivals(rivals, inputs[kept], config)
     if not rivals:
         raise ValueError(
@@ -73,7 +75,7 @@ def choose_by_training(
         )
     others = residuals[kept[:_CLIMATE_ROWS]][:, None]
     everyone = np.broadcast_to(others, (len(others), len(held), residuals.shape[1]))
-    climate = float(crps(residuals[held], everyone).mean()) or 1.0
+    climate = mean_of_all(crps(residuals[held], everyone), take_rows(weights, held)) or 1.0
     tried = [
         Trial(
             rival.option.norm_name,
@@ -82,6 +84,7 @@ def choose_by_training(
             _radius(rival.option, X),
             _others(rival.balls),
             _scores(rival.net, inputs[held], residuals[held], config.seed),
+            take_rows(weights, held),
         )
         for rival in rivals
     ]
@@ -114,6 +117,7 @@ def _make_rivals(
     loss: ResidualLoss,
     config: FitConfig,
     few: bool,
+    weights: Array | None,
 ) -> list[_Rival]:
     """The entries whose balls have a loss."""
     found = []
@@ -121,7 +125,7 @@ def _make_rivals(
         balls = option.neighborhoods(X)
         plan = plan_rows(balls, option.balls, config.batch_balls, 0, few)
         try:
-            objective = loss.objective(X, residuals, option, balls, plan.batch_balls is not None)
+            objective = loss.objective(X, residuals, option, balls, plan.batch_balls is not None, weights)
         except ValueError as error:  # balls of one row each
             _warn_of(option, error)
             continue

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from localw2._validation import Array
+from localw2._validation import Array, take_rows
 from localw2.estimators.regression.ball_law import BallLaw, Draws, learn_balls
 from localw2.estimators.regression.law import ConditionalLaw
 from localw2.estimators.regression.mean import FEW_ROWS, count_folds, cross_fit
 from localw2.estimators.regression.network import Network
-from localw2.estimators.regression.outcomes import MATCHED_DRAWS, MATCHED_ROWS, Outcomes, Rounding
+from localw2.estimators.regression.outcomes import MATCHED_DRAWS, Outcomes, Rounding, rows_to_match
 from localw2.estimators.regression.pooling import LEAST, find_narrowing, mean_score, pool_weights
 from localw2.estimators.strays import find_strays, warn_of_strays
 from localw2.judging.valleys import N_BINS, bin_values, find_valley, measure_grain
@@ -69,17 +69,24 @@ class Recipe:
 
 
 def learn(
-    recipe: Recipe, x: Array, y: Array, in_part: bool = False, numbers: Array | None = None
+    recipe: Recipe,
+    x: Array,
+    y: Array,
+    weights: Array | None = None,
+    in_part: bool = False,
+    numbers: Array | None = None,
 ) -> tuple[ConditionalLaw, TrainedNetwork | None]:
     """Learn the law of outputs y (N, d) given x (N, p); ``in_part`` if it is one of many, to calibrate.
 
-    ``numbers`` (N,) are those that the rows have in the user's table, if it has more.
+    ``weights`` (N,) are those of the rows, and ``numbers`` (N,) those that the rows have in the user's table,
+    if it has more.
     """
     strays = find_strays(y)
     if len(strays):
         if not in_part:
             warn_of_strays(strays, y, stacklevel=3, numbers=numbers)
         x, y = np.delete(x, strays, axis=0), np.delete(y, strays, axis=0)
+        weights = None if weights is None else np.delete(weights, strays)
         recipe = replace(recipe, outcomes=Outcomes.of(y, recipe.bounds, recipe.values))
     networks = [law for law in (*recipe.laws, recipe.on_trial) if isinstance(law, Network)]
     for network in networks:
@@ -96,6 +103,7 @@ def learn(
             shift=not networks or networks[0].standardize,
             held=() if alone else hold_folds(len(x)),
             stages=stages,
+            weights=weights,
         )
         if isinstance(recipe.laws[0], Network) and (alone or not fitted.without):
             stages.pause()
@@ -193,32 +201,40 @@ def hold_folds(n: int) -> tuple[tuple[int, ...], ...]:
 class _Trial:
     """What a law, learned without some folds, says of rows in them: ``draws`` (S, N, d) for outputs y (N, d).
 
-    ``sets`` (N,) number the held sets that the rows are in. Of a ball law, ``member`` is that of the
-    ``options``, each with its stretch, that suits these rows best, and ``parts`` are what its draws are made
-    of.
+    ``sets`` (N,) number the held sets that the rows are in, and ``weights`` (N,) are those of the rows, if
+    they have any. Of a ball law, ``member`` is that of the ``options``, each with its stretch, that suits
+    these rows best, and ``parts`` are what its draws are made of.
     """
 
     law: Network | BallLaw
     draws: Array
     y: Array
     sets: Array
+    weights: Array | None = None
     member: BallMember | None = None
     options: tuple[BallMember, ...] = ()
     parts: Draws | None = None
 
     @classmethod
     def of_balls(
-        cls, law: BallLaw, options: tuple[BallMember, ...], parts: Draws, y: Array, sets: Array
+        cls,
+        law: BallLaw,
+        options: tuple[BallMember, ...],
+        parts: Draws,
+        y: Array,
+        sets: Array,
+        weights: Array | None = None,
     ) -> _Trial:
         """That of a ball law, with the best of some stretches."""
         drawn = [one.combine(parts) for one in options]
-        best = int(np.argmin([mean_score(draws, y) for draws in drawn]))
-        return cls(law, drawn[best], y, sets, options[best], options, parts)
+        best = int(np.argmin([mean_score(draws, y, weights) for draws in drawn]))
+        return cls(law, drawn[best], y, sets, weights, options[best], options, parts)
 
     def take(self, rows: Array) -> _Trial:
         """The same for some rows only."""
         parts = None if self.parts is None else self.parts.take(rows)
-        return replace(self, draws=self.draws[:, rows], y=self.y[rows], sets=self.sets[rows], parts=parts)
+        y, sets, weights = self.y[rows], self.sets[rows], take_rows(self.weights, rows)
+        return replace(self, draws=self.draws[:, rows], y=y, sets=sets, weights=weights, parts=parts)
 
     def first_set(self) -> _Trial:
         """The same for the rows of the first held set only."""
@@ -229,9 +245,11 @@ class _Trial:
         if self.parts is None:
             return self
         assert isinstance(self.law, BallLaw)
-        part = _Trial.of_balls(self.law, self.options, self.parts.take(rows), self.y[rows], self.sets[rows])
-        assert part.member is not None
-        return replace(self, member=part.member, draws=part.member.combine(self.parts))
+        own = self.take(rows)
+        assert own.parts is not None
+        member = _Trial.of_balls(self.law, self.options, own.parts, own.y, own.sets, own.weights).member
+        assert member is not None
+        return replace(self, member=member, draws=member.combine(self.parts))
 
     def narrow(self, factor: float) -> Array:
         """The draws with a factor on their spread; those of a network stay as they are."""
@@ -242,7 +260,8 @@ class _Trial:
     def finish(self, member: BallMember, narrowing: float, x: Array, y: Array, seed: int) -> BallMember:
         """A member learned on all rows, with what was found in the trial."""
         assert self.member is not None
-        (matched,) = _match([replace(member, stretch=self.member.stretch, narrowing=narrowing)], x, y, seed)
+        found = replace(member, stretch=self.member.stretch, narrowing=narrowing)
+        (matched,) = _match([found], x, y, member.balls.weights, seed)
         return matched
 
 
@@ -253,22 +272,23 @@ def _try_balls(recipe: Recipe, fitted: CrossFit, x: Array, y: Array, stages: Sta
     rng = np.random.default_rng([recipe.seed, _PURPOSE, 1])
     members: list[BallMember] = []
     parts: list[list[Draws]] = []
-    outputs, sets = [], []
+    rows, sets = [], []
     for number, (some, part) in enumerate(fitted.without):
         kept, held = _split_rows(fitted, some, rng)
         members = _grow(recipe, quick, part, x[kept], y[kept])
         centers = part.mean.predict_each(x[held]) if any(m.mean is not None for m in members) else None
         parts.append([member.draw_parts(x[held], TRIED_DRAWS, rng, centers) for member in members])
-        outputs.append(y[held])
+        rows.append(held)
         sets.append(np.full(len(held), number))
         stages.advance()
-    target, where = np.concatenate(outputs), np.concatenate(sets)
+    all_held, where = np.concatenate(rows), np.concatenate(sets)
+    target, weights = y[all_held], take_rows(fitted.weights, all_held)
     trials = []
     for law, member, found in zip(laws, members, zip(*parts, strict=True), strict=True):
         parts_of_draws = Draws.join(found)
         tried = [member] if law.on == "outcomes" else [replace(member, stretch=s) for s in STRETCHES]
-        tried = _match(tried, x[kept], y[kept], recipe.seed)
-        trials.append(_Trial.of_balls(law, tuple(tried), parts_of_draws, target, where))
+        tried = _match(tried, x[kept], y[kept], take_rows(fitted.weights, kept), recipe.seed)
+        trials.append(_Trial.of_balls(law, tuple(tried), parts_of_draws, target, where, weights))
     stages.advance()
     return trials
 
@@ -279,18 +299,20 @@ def _pile_up(outcomes: Outcomes, y: Array) -> bool:
     return bool(on_bound) or any(v is not None for v in outcomes.values)
 
 
-def _match(members: list[BallMember], x: Array, y: Array, seed: int) -> list[BallMember]:
+def _match(
+    members: list[BallMember], x: Array, y: Array, weights: Array | None, seed: int
+) -> list[BallMember]:
     """Members that differ in their spread only, with draws on each value as often as y (N, d) at rows x."""
     first = members[0]
     outcomes = first.rounding.outcomes
     if first.mean is None or not _pile_up(outcomes, y):
         return members
     rng = np.random.default_rng([seed, _PURPOSE, 2])
-    rows = rng.permutation(len(x))[:MATCHED_ROWS]
+    rows = rows_to_match(len(x), rng, weights)
     parts = first.draw_parts(x[rows], MATCHED_DRAWS, rng)
     drawn = [member.put_together(parts).reshape(-1, y.shape[1]) for member in members]
     return [
-        replace(member, rounding=Rounding.match(outcomes, draws, y))
+        replace(member, rounding=Rounding.match(outcomes, draws, y, weights))
         for member, draws in zip(members, drawn, strict=True)
     ]
 
@@ -306,14 +328,15 @@ def _try_network(recipe: Recipe, fitted: CrossFit, law: Network, x: Array, y: Ar
     kept, held = _split_rows(fitted, some, rng)
     own = replace(recipe, checkpoint=None, history=None)
     half = law if law.schedule == "one-cycle" else replace(law, epochs=max(1, law.epochs // 2))
-    trained = _train(own, half, part, x[kept], y[kept], (x[held], y[held]))
+    weights = take_rows(fitted.weights, held)
+    trained = _train(own, half, part, x[kept], y[kept], (x[held], y[held], weights))
     fit = trained.fit
     if fit.stopped.startswith("interrupted"):
         raise KeyboardInterrupt
     draws = trained.member.sample(x[held], TRIED_DRAWS, rng)
     if fit.stopped.startswith("no better score"):
         law = half
-    return _Trial(law, draws, y[held], np.zeros(len(held), np.int64))
+    return _Trial(law, draws, y[held], np.zeros(len(held), np.int64), weights)
 
 
 def _split_rows(fitted: CrossFit, folds: tuple[int, ...], rng: np.random.Generator) -> tuple[Array, Array]:
@@ -325,14 +348,14 @@ def _split_rows(fitted: CrossFit, folds: tuple[int, ...], rng: np.random.Generat
 
 def _weigh(trials: list[_Trial]) -> Array:
     if not any(isinstance(trial.law, Network) for trial in trials):
-        return pool_weights([trial.draws for trial in trials], trials[0].y)
+        return pool_weights([trial.draws for trial in trials], trials[0].y, trials[0].weights)
     # A network takes longer than all else: one held set must do, for all members then.
     first = [trial.first_set() for trial in trials]
     found = []
     for some, rest in _halves(first[0]):
         # Stretches are not found on the rows that tell the weights: the network has none to be found.
         tuned = [trial.tuned_on(some).take(rest) for trial in first]
-        found.append(pool_weights([trial.draws for trial in tuned], tuned[0].y))
+        found.append(pool_weights([trial.draws for trial in tuned], tuned[0].y, tuned[0].weights))
     mean = np.mean(found, axis=0)
     kept = np.where(mean >= LEAST, mean, 0.0)
     weights: Array = kept / kept.sum()
@@ -352,16 +375,19 @@ def _are_better(balls: list[_Trial], network: _Trial) -> bool:
     there are many to choose from, would be better on average where nothing is.
     """
     first = [trial.first_set() for trial in balls]
-    gains = []
+    gain = np.empty(len(network.y))
     for some, rest in _halves(network):
         tuned = [trial.tuned_on(some) for trial in first]
-        weights = pool_weights([trial.draws[:, some] for trial in tuned], network.y[some])
+        halves = [trial.take(some) for trial in tuned]
+        weights = pool_weights([half.draws for half in halves], halves[0].y, halves[0].weights)
         n_draws = np.round(weights * TRIED_DRAWS).astype(int)
         pooled = np.concatenate([trial.draws[:n, rest] for trial, n in zip(tuned, n_draws, strict=True)])
         y = network.y[rest]
-        gains.append((crps(y, network.draws[:, rest]) - crps(y, pooled))[:, 0])
-    gain = np.concatenate(gains)
-    return bool(gain.mean() > BETTER * gain.std() / np.sqrt(len(gain)))
+        gain[rest] = (crps(y, network.draws[:, rest]) - crps(y, pooled))[:, 0]
+    weights = np.ones(len(gain)) if network.weights is None else network.weights
+    share = weights / weights.sum()
+    mean = share @ gain
+    return bool(mean > BETTER * np.sqrt(share**2 @ (gain - mean) ** 2))
 
 
 def _merges_modes(network: _Trial) -> bool:
@@ -393,7 +419,7 @@ def _narrow(kept: list[tuple[_Trial, float]], outcomes: Outcomes) -> float:
         parts = [trial.narrow(factor)[:n] for trial, n in zip(trials, counts, strict=True)]
         return np.concatenate(parts)
 
-    return find_narrowing(draw, y)
+    return find_narrowing(draw, y, trials[0].weights)
 
 
 def _worth_training(fitted: CrossFit) -> bool:
@@ -413,7 +439,7 @@ def _train(
     fitted: CrossFit,
     x: Array,
     y: Array,
-    held: tuple[Array, Array] | None = None,
+    held: tuple[Array, Array, Array | None] | None = None,
 ) -> TrainedNetwork:
     config = _configure(recipe, law)
     return law.learn(x, y, fitted, recipe.outcomes, recipe.delta, recipe.norm, recipe.device, config, held)

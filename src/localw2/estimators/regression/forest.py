@@ -45,13 +45,21 @@ class Forest:
 
     @classmethod
     def grow(
-        cls, x: Array, y: Array, categorical: list[int], n_trees: int, min_rows: int, seed: int, n_jobs: Any
+        cls,
+        x: Array,
+        y: Array,
+        categorical: list[int],
+        n_trees: int,
+        min_rows: int,
+        seed: int,
+        n_jobs: Any,
+        weights: Array | None = None,
     ) -> Forest:
         """Extremely randomised trees for y (N, d), whose leaves hold ``min_rows`` grown rows at least.
 
         Splits separate rows by y and by how often it lies below some thresholds: the distribution may change
         where the mean does not. Each tree sees its own sample of the rows without copies, and x may have
-        missing values.
+        missing values. With ``weights`` (N,) of the rows splits reduce weighted sums of squares.
         """
         below = (
             [y <= np.quantile(y, level, axis=0) for level in _LEVELS] if y.shape[1] <= _FEW_OUTPUTS else []
@@ -59,12 +67,14 @@ class Forest:
         target = np.hstack([y, *below])
         scale = target.std(0)
         target /= np.where(scale > 0, scale, 1.0)
-        codes = CategoryCodes.by_mean(x, target[:, 0], categorical) if categorical else CategoryCodes({})
+        codes = CategoryCodes({})
+        if categorical:
+            codes = CategoryCodes.by_mean(x, target[:, 0], categorical, weights)
         numbers = (codes.apply(x) if categorical else x).astype(np.float32)
         seeds = np.random.SeedSequence([seed, 11]).spawn(n_trees)
         jobs = 1 if numbers.size < _WORTH_THREADS else -1 if n_jobs is None else n_jobs
         missing = bool(np.isnan(numbers).any())
-        tasks = [(numbers, target, min_rows, missing, s) for s in seeds]
+        tasks = [(numbers, target, weights, min_rows, missing, s) for s in seeds]
         # Checks of parameters take a fifth of the time of a small tree, and so does handing it to a thread.
         with config_context(skip_parameter_validation=True):
             if jobs == 1:
@@ -145,7 +155,9 @@ class Forest:
         return node.reshape(len(x), self.n_trees)
 
 
-def _grow_tree(x: Array, y: Array, min_rows: int, missing: bool, seed: np.random.SeedSequence) -> Any:
+def _grow_tree(
+    x: Array, y: Array, weights: Array | None, min_rows: int, missing: bool, seed: np.random.SeedSequence
+) -> Any:
     rng = np.random.default_rng(seed)
     size = min(MOST_ROWS, max(int(_SHARE * len(x)), min(len(x), 2 * min_rows)))
     rows = np.sort(rng.choice(len(x), size, replace=False))
@@ -153,4 +165,5 @@ def _grow_tree(x: Array, y: Array, min_rows: int, missing: bool, seed: np.random
         min_samples_leaf=min_rows, max_features=_COLUMNS, random_state=int(rng.integers(2**31))
     )
     # Checks take as long as a small tree; only they find out where values are missing.
-    return tree.fit(x[rows], y[rows], check_input=missing).tree_
+    own = None if weights is None else weights[rows]
+    return tree.fit(x[rows], y[rows], sample_weight=own, check_input=missing).tree_

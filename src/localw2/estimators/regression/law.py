@@ -114,7 +114,10 @@ class ConditionalLaw:
         """The same by CV+; ``rows`` are the new rows in the numbers of each law ``without``."""
         assert self.calibration is not None
         n, blocks = self.calibration.n_rows, []
-        if (n + 1) * (1 - coverage) < 1 - 1e-9:
+        weights = self.calibration.weights
+        largest = 1.0 if weights is None else float(weights.max())
+        total = n if weights is None else float(weights.sum())
+        if (total + largest) * (1 - coverage) < largest * (1 - 1e-9):
             warnings.warn(
                 f"with {n} calibration rows no CV+ interval of level {coverage:g} has a guarantee: the "
                 f"widest one is used. {math.ceil(coverage / (1 - coverage) - 1e-9)} rows would be enough.",
@@ -131,7 +134,7 @@ class ConditionalLaw:
                     for law, scores, (_, draws) in zip(self.without, each, parts, strict=True)
                 ]
                 lower, upper = (np.concatenate(side) for side in zip(*ends, strict=True))
-                blocks.append(plus_interval(lower, upper, coverage))
+                blocks.append(plus_interval(lower, upper, coverage, weights))
         lower, upper = (np.concatenate(part) for part in zip(*blocks, strict=True))
         return lower, upper
 

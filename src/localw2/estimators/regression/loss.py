@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from localw2._validation import Array
+from localw2._validation import Array, mean_of_all
 from localw2.balls.neighborhoods import Nearest, Neighborhoods
 from localw2.balls.spread import SCALE_ROWS, local_spread, rough_balls
 from localw2.losses.discrepancies import Discrepancy
@@ -44,16 +44,22 @@ class ResidualLoss:
         chosen: ChosenBalls,
         balls: Neighborhoods | LazyNeighborhoods,
         in_batches: bool = False,
+        weights: Array | None = None,
     ) -> Objective:
-        """The loss of residuals (N, d), in the network's units, at rows X (N, p) in these chosen balls."""
+        """The loss of residuals (N, d), in the network's units, at rows X (N, p) in these chosen balls.
+
+        ``weights`` (N,) are those of the rows.
+        """
         discrepancy, scale = self.discrepancy, None
         if self.anchored:
-            spread = np.maximum(local_spread(rough_balls(X, SCALE_ROWS), residuals), SCALE_FLOOR)
+            rough, near = rough_balls(X, SCALE_ROWS), find_near(balls, chosen.balls, X)
+            if weights is not None:
+                rough, near = rough.weigh(weights), near.weigh(weights)
+            spread = np.maximum(local_spread(rough, residuals), SCALE_FLOOR)
             scale = np.broadcast_to(spread[:, None], residuals.shape)
-            near = find_near(balls, chosen.balls, X)
             discrepancy = Anchored(discrepancy, anchor_strength(near, residuals / scale), in_batches)
         target = torch.tensor(residuals, dtype=torch.float32, device=self.device)
-        return Objective(target, balls, discrepancy, scale=scale)
+        return Objective(target, balls, discrepancy, scale=scale, sample_weight=weights)
 
 
 @final
@@ -82,6 +88,11 @@ class Anchored(Discrepancy):
         """What the discrepancy needs."""
         return self.inner.min_size
 
+    @property
+    def takes_weights(self) -> bool:  # type: ignore[override]  # it is that of another
+        """Whether the discrepancy heeds the weights of rows; the penalty does."""
+        return self.inner.takes_weights
+
     def bind(self, y: Tensor, hoods: Neighborhoods, weights: Tensor) -> Problem:
         """The discrepancy's problem with the penalty added."""
         inner = self.inner.bind(y, hoods, weights)
@@ -92,6 +103,8 @@ class Anchored(Discrepancy):
         if self.by_ball:
             weights, sizes = hoods.weights.numpy(), hoods.sizes.numpy()
             edges = np.repeat(weights / sizes, sizes)
+            if hoods.sample_weight is not None:
+                edges = np.repeat(weights, sizes) * hoods.shares()
             shares = np.bincount(hoods.rows.numpy(), edges, hoods.n_rows)
         else:
             shares = hoods.row_weights()
@@ -132,9 +145,16 @@ def anchor_strength(hoods: Neighborhoods, residuals: Array) -> float:
     :math:`\gamma = (1 - \text{noise}/\text{total})_+`, which is what a strength of :math:`1/\gamma - 1` does.
     """
     sizes, starts = hoods.sizes.numpy(), hoods.indptr.numpy()[:-1]
-    means = np.add.reduceat(residuals[hoods.rows.numpy()], starts, axis=0) / sizes[:, None]
     weights = hoods.weights.numpy() / hoods.weights.numpy().sum()
-    total, noise = weights @ (means**2).mean(1), weights @ (1 / sizes) * (residuals**2).mean()
+    if hoods.sample_weight is None:
+        means = np.add.reduceat(residuals[hoods.rows.numpy()], starts, axis=0) / sizes[:, None]
+        alone, size = 1 / sizes, float((residuals**2).mean())
+    else:  # 1 / k becomes the sum of squared shares
+        shares = hoods.shares()
+        means = np.add.reduceat(residuals[hoods.rows.numpy()] * shares[:, None], starts, axis=0)
+        alone = np.add.reduceat(shares**2, starts)
+        size = mean_of_all(residuals**2, hoods.sample_weight.numpy())
+    total, noise = weights @ (means**2).mean(1), weights @ alone * size
     signal = max(total - noise, 0.0)
     return float(min(MOST, noise / signal)) if signal > 0 else MOST
 

@@ -14,9 +14,11 @@ from sklearn.base import clone
 from sklearn.dummy import DummyRegressor
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.multioutput import MultiOutputRegressor
+from sklearn.pipeline import Pipeline
 from sklearn.utils import get_tags
+from sklearn.utils.validation import has_fit_parameter
 
-from localw2._validation import Array
+from localw2._validation import Array, average, mean_of_all, take_rows
 from localw2.balls.neighborhoods import Neighborhoods
 from localw2.balls.norms import Weighted
 from localw2.balls.spread import local_spread, rough_balls
@@ -191,6 +193,7 @@ class CrossFit:
     ``out_of_fold`` (N, d), on the mean's scale, has for every row the mean of regressors that have not seen
     it, those of fold ``folds`` (N,); ``n_rows`` rows were fitted. ``without`` has the same for the rows
     outside of some folds, by models that have not seen those folds; a stack's weights are those of all rows.
+    ``weights`` (N,) are those of the rows, None where all count alike.
     """
 
     mean: FoldedMean
@@ -198,6 +201,7 @@ class CrossFit:
     folds: Array
     n_rows: int
     without: tuple[tuple[tuple[int, ...], CrossFit], ...] = ()
+    weights: Array | None = None
 
 
 def count_folds(n: int) -> int:
@@ -220,22 +224,23 @@ def cross_fit(
     shift: bool = True,
     held: Sequence[tuple[int, ...]] = (),
     stages: Stages | None = None,
+    weights: Array | None = None,
 ) -> CrossFit:
     """The mean of rows x (N, p), y (N, d), fitted fold by fold: ``base`` is "auto", None or a regressor.
 
     With "auto" and many rows a sample is fitted, and each other row gets the mean of one fold's models at
     random, none of which has seen it. Without a base the mean is that of y, or 0 without ``shift``.
     ``chosen`` is a mean that was chosen before, on similar rows: its parts are fitted again. Without each
-    of the ``held`` sets of folds the cross-fit is repeated.
+    of the ``held`` sets of folds the cross-fit is repeated. ``weights`` (N,) are those of the rows.
     """
     n, d = y.shape
     rng = np.random.default_rng([seed, _PURPOSE])
     folds = np.arange(n) % count_folds(n)
     rng.shuffle(folds)
     if base is None:
-        intercept = y.mean(0) if shift else np.zeros(d)
+        intercept = average(y, weights) if shift else np.zeros(d)
         flat = FoldedMean(columns, (), intercept, np.zeros(d))
-        fitted = CrossFit(flat, np.broadcast_to(intercept, y.shape), folds, 0)
+        fitted = CrossFit(flat, np.broadcast_to(intercept, y.shape), folds, 0, weights=weights)
         without = [(some, _flat_without(fitted, y, ~np.isin(folds, some), shift)) for some in held]
         return replace(fitted, without=tuple(without))
     stages = Stages(enabled=False) if stages is None else stages
@@ -244,12 +249,14 @@ def cross_fit(
     if isinstance(base, str) and n > BASE_ROWS:
         sampled = np.sort(rng.choice(n, BASE_ROWS, replace=False))
     part = views.take(sampled) if len(sampled) < n else views
-    fitter = _Fitter(part, y[sampled], folds[sampled], seed, stages)
+    fitter = _Fitter(part, y[sampled], folds[sampled], seed, stages, take_rows(weights, sampled))
     known: Models = {}
     if not isinstance(base, str):
         regressor = seed_regressor(clone(base), seed)
         if d > 1 and not _takes_several_outputs(base):
             regressor = MultiOutputRegressor(regressor)
+        if weights is not None:
+            _name_weights(regressor)  # raises for a base that takes none
         kinds, scale = [Candidate("given", regressor, native=False)], Scale()
     elif chosen is not None:
         names = [p.name.removeprefix(_WEIGHTED) for p in chosen.parts]
@@ -261,7 +268,7 @@ def cross_fit(
         kinds, scale, known = fitter.screen()
     fitted = fitter.complete(kinds, scale, held, known)
     if len(sampled) < n:
-        fitted = _spread_to_all(fitted, x, sampled, folds)
+        fitted = _spread_to_all(fitted, x, sampled, folds, weights)
     return fitted
 
 
@@ -332,18 +339,26 @@ class _Fitter:
     folds: Array
     seed: int
     stages: Stages
+    weights: Array | None = None
 
     @property
     def n_folds(self) -> int:
         return int(self.folds.max()) + 1
+
+    def take(self, rows: Array) -> _Fitter:
+        """The same for some of the rows."""
+        weights = take_rows(self.weights, rows)
+        return _Fitter(self.views.take(rows), self.y[rows], self.folds[rows], self.seed, self.stages, weights)
 
     @cached_property
     def near(self) -> Neighborhoods:
         """Balls that define what is local; of many rows they are disjoint cells, which take no search."""
         x = self.views.expanded
         if len(x) <= _SEARCHED_ROWS:
-            return rough_balls(x)
-        return Neighborhoods.cells(x - x.mean(0), _CELL_ROWS, Weighted.standardised(x))
+            balls = rough_balls(x)
+        else:
+            balls = Neighborhoods.cells(x - x.mean(0), _CELL_ROWS, Weighted.standardised(x))
+        return balls if self.weights is None else balls.weigh(self.weights)
 
     def screen(self) -> tuple[list[Candidate], Scale, Models]:
         """The candidates that are worth a cross-fit, their scale, and models that are fitted already.
@@ -358,7 +373,7 @@ class _Fitter:
             rows = np.sort(
                 np.random.default_rng([self.seed, _PURPOSE, 1]).choice(len(self.y), size, replace=False)
             )
-            few = _Fitter(self.views.take(rows), self.y[rows], self.folds[rows], self.seed, self.stages)
+            few = self.take(rows)
         candidates = _list_candidates(few.views, few.y, self.seed, n=len(self.y))
         later = {"kernel", "fine boosting"} | ({"boosting"} if len(self.y) < _MANY_ROWS else set())
         first = [candidate for name, candidate in candidates.items() if name not in later]
@@ -413,7 +428,7 @@ class _Fitter:
                 values[test] = model.predict(self.views.take(test), y.shape[1])
             predicted[candidate.name] = values[held]
         everything = [*(known.candidates if known is not None else []), *candidates]
-        return _Screening.of(everything, predicted, models, self.near, held, self.y, scale)
+        return _Screening.of(everything, predicted, models, self.near, held, self.y, scale, self.weights)
 
     def _try_kernel(self, screening: _Screening) -> _Screening:
         """The same with the kernel, tuned on some rows, if it beats all other smooth candidates by a tenth.
@@ -433,9 +448,9 @@ class _Fitter:
             best = next(one for one in screening.candidates if one.name == screening.best)
             errors = []
             for candidate in (tuned, best):
-                model = fit_model(candidate, views, y)
+                model = fit_model(candidate, views, y, take_rows(self.weights, train))
                 left = (self.y[test] - model.predict(self.views.take(test), y.shape[1])) / _unit(self.y)
-                errors.append((left**2).mean())
+                errors.append(mean_of_all(left**2, take_rows(self.weights, test)))
             if errors[0] * _HANDICAP > errors[1]:
                 return screening
         again = self._screen_on([tuned], Scale(), screening)
@@ -491,7 +506,7 @@ class _Fitter:
         without = []
         for some in held:
             rows = np.flatnonzero(~np.isin(self.folds, some))
-            part = _Fitter(self.views.take(rows), self.y[rows], self.folds[rows], self.seed, self.stages)
+            part = self.take(rows)
             others = [g for g in everyone if g not in some]
             again = part._stack(kinds, scale, others, partial(_find_without, models, some), weights)
             without.append((some, again))
@@ -534,6 +549,8 @@ class _Fitter:
                 predicted[kind.name][test] = find(kind.name, g).predict(views, d)
         spread = local_spread(self.near, y - next(iter(predicted.values())))
         importance = 1 / spread[:, None] ** 2
+        if self.weights is not None:
+            importance = importance * self.weights[:, None]
         if weights is None:
             weights = [float(w) for w in _weigh_candidates(kinds, predicted, y, importance)]
         total = np.sum([w * predicted[kind.name] for w, kind in zip(weights, kinds, strict=True)], axis=0)
@@ -545,7 +562,7 @@ class _Fitter:
         )
         mean = FoldedMean(self.views.columns, parts, intercept, slope, scale)
         places = np.searchsorted(folds, self.folds)
-        return CrossFit(mean, intercept + slope * total, places, len(y))
+        return CrossFit(mean, intercept + slope * total, places, len(y), weights=self.weights)
 
     def _fit(
         self, candidate: Candidate, y: Array, left_out: Sequence[tuple[int, ...]]
@@ -553,17 +570,18 @@ class _Fitter:
         """The candidate fitted without each of these sets of folds."""
         used = [~np.isin(self.folds, some) for some in left_out]
         if isinstance(candidate.regressor, Boosting) and used:
-            yield from _boost(candidate.regressor, self.views, y, np.stack(used), self.seed)
+            yield from _boost(candidate.regressor, self.views, y, np.stack(used), self.seed, self.weights)
             return
         # One after the other: scikit-learn's boosting keeps Python's lock, so that threads only wait for it.
         for rows in used:
-            views, target = self.views.take(rows), y[rows]
-            model = fit_model(candidate, views, target)
+            views, target, weights = self.views.take(rows), y[rows], take_rows(self.weights, rows)
+            model = fit_model(candidate, views, target, weights)
             if candidate.name.startswith(_WEIGHTED):
                 left = np.zeros_like(y)
                 left[rows] = target - model.predict(views, y.shape[1])
+                precision = 1 / local_spread(self.near, left, rows)[rows] ** 2
                 model = fit_model(
-                    candidate, views, target, 1 / local_spread(self.near, left, rows)[rows] ** 2
+                    candidate, views, target, precision if weights is None else weights * precision
                 )
             yield model
 
@@ -596,16 +614,20 @@ class _Screening:
         held: Array,
         y: Array,
         scale: Scale,
+        of_rows: Array | None,
     ) -> _Screening:
         """Compare out-of-fold predictions of the held rows of y (N, d), which is not on the scale."""
         everything, y = y, y[held]
         target = scale.forward(y)
         unit = _unit(target)
-        plain = {name: float((((target - m) / unit) ** 2).mean()) for name, m in predicted.items()}
+        own = take_rows(of_rows, held)
+        plain = {name: mean_of_all(((target - m) / unit) ** 2, own) for name, m in predicted.items()}
         rough = min(plain, key=lambda name: plain[name])
         left = np.zeros_like(everything)
         left[held] = target - predicted[rough]
         importance = 1 / local_spread(hoods, left, held)[held, None] ** 2
+        if own is not None:
+            importance = importance * (own / own.mean())[:, None]
         errors = {
             name: float((importance * ((target - m) / unit) ** 2).mean()) for name, m in predicted.items()
         }
@@ -620,19 +642,19 @@ class _Screening:
             models,
             errors,
             [by_name[name] for name in names],
-            _rough_score(y, center, scale),
+            _rough_score(y, center, scale, own),
             scale,
         )
 
 
-def _rough_score(y: Array, center: Array, scale: Scale) -> float:
+def _rough_score(y: Array, center: Array, scale: Scale, weights: Array | None) -> float:
     """The CRPS of y (N, d) if a row's residuals are those of rows with a similar mean."""
     order = np.argsort(center[:, 0])
     residuals = (scale.forward(y) - center)[order]
     offsets = np.delete(np.arange(-_SIMILAR, _SIMILAR + 1), _SIMILAR)
     near = np.clip(np.arange(len(y)) + offsets[:, None], 0, len(y) - 1)
     draws = scale.backward(center[order] + residuals[near])
-    return float(crps(y[order], draws).mean())
+    return mean_of_all(crps(y[order], draws), take_rows(weights, order))
 
 
 def _find_without(models: Models, some: tuple[int, ...], name: str, g: int) -> FittedModel:
@@ -643,10 +665,10 @@ def _find_without(models: Models, some: tuple[int, ...], name: str, g: int) -> F
 def fit_model(candidate: Candidate, views: Views, y: Array, weights: Array | None = None) -> FittedModel:
     """A candidate fitted to rows and outputs y (N, d)."""
     if isinstance(candidate.regressor, Boosting):
-        return _boost(candidate.regressor, views, y, np.ones((1, len(y)), bool), 0)[0]
+        return _boost(candidate.regressor, views, y, np.ones((1, len(y)), bool), 0, weights)[0]
     target = y[:, 0] if y.shape[1] == 1 else y
     regressor = clone(candidate.regressor)
-    extra = {} if weights is None else {"sample_weight": weights}
+    extra = {} if weights is None else {_name_weights(regressor): weights}
     if not candidate.native:
         return FittedModel(regressor.fit(views.expanded, target, **extra), None)
     codes = CategoryCodes.contiguous(views.x, views.columns.categorical)
@@ -659,9 +681,26 @@ def fit_model(candidate: Candidate, views: Views, y: Array, weights: Array | Non
     return FittedModel(regressor, codes)
 
 
-def _boost(boosting: Boosting, views: Views, y: Array, used: Array, seed: int) -> list[FittedModel]:
+def _name_weights(regressor: Any) -> str:
+    """The argument of ``fit`` that takes the weights of rows; in a pipeline that of its last step."""
+    if isinstance(regressor, Pipeline):
+        name, last = regressor.steps[-1]
+        return f"{name}__{_name_weights(last)}"
+    inner = regressor.estimator if isinstance(regressor, MultiOutputRegressor) else regressor
+    if not has_fit_parameter(inner, "sample_weight"):
+        raise ValueError(
+            f"base={type(inner).__name__} takes no sample_weight in fit, so the mean would ignore it. "
+            "Give a base that takes them, such as Ridge() or 'auto', or fit without."
+        )
+    return "sample_weight"
+
+
+def _boost(
+    boosting: Boosting, views: Views, y: Array, used: Array, seed: int, weights: Array | None
+) -> list[FittedModel]:
     """A fit to each of these sets of rows (F, N), all at once."""
-    return [FittedModel(*fit) for fit in boosting.fit_many(views.x, y, used, views.columns.categorical, seed)]
+    fits = boosting.fit_many(views.x, y, used, views.columns.categorical, seed, weights)
+    return [FittedModel(*fit) for fit in fits]
 
 
 def measure_relevance(mean: FoldedMean, x: Array) -> Array | None:
@@ -695,7 +734,9 @@ def seed_regressor(estimator: Any, seed: int) -> Any:
     return estimator.set_params(**dict.fromkeys(loose, seed % 2**31))
 
 
-def _spread_to_all(fitted: CrossFit, x: Array, sampled: Array, folds: Array) -> CrossFit:
+def _spread_to_all(
+    fitted: CrossFit, x: Array, sampled: Array, folds: Array, weights: Array | None
+) -> CrossFit:
     """The cross-fit of a sample for all rows: each other row gets the mean of its fold's models."""
 
     def extend(part: CrossFit, rows: Array, known: Array) -> CrossFit:
@@ -708,7 +749,8 @@ def _spread_to_all(fitted: CrossFit, x: Array, sampled: Array, folds: Array) -> 
             new = ~seen & (places == place)
             one = tuple(replace(p, models=p.models[place : place + 1]) for p in part.mean.parts)
             out_of_fold[new] = replace(part.mean, parts=one).predict_each(x[rows[new]])[0]
-        return replace(part, out_of_fold=out_of_fold, folds=places)
+        own = take_rows(weights, rows)
+        return replace(part, out_of_fold=out_of_fold, folds=places, weights=own)
 
     everything = np.arange(len(x))
     without = tuple(
@@ -719,9 +761,11 @@ def _spread_to_all(fitted: CrossFit, x: Array, sampled: Array, folds: Array) -> 
 
 
 def _flat_without(fitted: CrossFit, y: Array, kept: Array, shift: bool) -> CrossFit:
-    intercept = y[kept].mean(0) if shift else np.zeros(y.shape[1])
+    weights = take_rows(fitted.weights, kept)
+    intercept = average(y[kept], weights) if shift else np.zeros(y.shape[1])
     mean = replace(fitted.mean, intercept=intercept)
-    return CrossFit(mean, np.broadcast_to(intercept, y[kept].shape), np.zeros(kept.sum(), np.int64), 0)
+    folds = np.zeros(kept.sum(), np.int64)
+    return CrossFit(mean, np.broadcast_to(intercept, y[kept].shape), folds, 0, weights=weights)
 
 
 def _weigh_candidates(

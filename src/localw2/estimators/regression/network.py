@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from localw2._validation import Array, check_count, check_flag
+from localw2._validation import Array, average, check_count, check_flag
 from localw2.balls.norms import Norm
 from localw2.estimators.regression.balls import ChosenBalls, RowPlan, choose_balls, plan_rows
 from localw2.estimators.regression.choice import choose_by_training
 from localw2.estimators.regression.loss import ResidualLoss
 from localw2.estimators.regression.mean import measure_relevance
 from localw2.estimators.regression.member import PREDICTION_DRAWS, Member, row_blocks
-from localw2.estimators.regression.outcomes import MATCHED_DRAWS, MATCHED_ROWS, Rounding
+from localw2.estimators.regression.outcomes import MATCHED_DRAWS, Rounding, rows_to_match
 from localw2.estimators.settings import choose_discrepancy
 from localw2.metrics import energy_score
 from localw2.models.network import RandomLayer, RandomMLP
@@ -153,12 +153,12 @@ class Network:
         norm: Any,
         device: torch.device,
         config: FitConfig,
-        held: tuple[Array, Array] | None = None,
+        held: tuple[Array, Array, Array | None] | None = None,
     ) -> TrainedNetwork:
         """Train on the residuals of rows x (N, p), y (N, d) from a cross-fitted mean.
 
-        With ``held`` rows and outputs training stops when their score has not become better for half of it;
-        not if the learning rate rises first, when scores in between say nothing.
+        With ``held`` rows, outputs and weights training stops when their score has not become better for half
+        of it; not if the learning rate rises first, when scores in between say nothing.
         """
         scale, center = fitted.mean.scale, fitted.out_of_fold
         rows, shown = fitted.mean.columns.expand(x), scale.forward(y)
@@ -171,46 +171,49 @@ class Network:
         discrepancy = choose_discrepancy(self.discrepancy, self.debiased, y.shape[1])
         # Holding the mean takes products of draws, whose noise keeps modes merged.
         anchored = len(fitted.mean.parts) > 0 and self.debiased and self.n_noise is None
-        loss = ResidualLoss(discrepancy, anchored, device)
+        loss, weights = ResidualLoss(discrepancy, anchored, device), fitted.weights
         given = delta if isinstance(delta, list | tuple) else [delta]
         asked = any(isinstance(one, str) for one in given) and not isinstance(norm, Norm)
         relevance = measure_relevance(fitted.mean, x) if asked and fitted.mean.parts else None
         if isinstance(delta, list | tuple):
             options = [
-                choose_balls(rows, shown, center, one, norm, self.debiased, relevance) for one in delta
+                choose_balls(rows, shown, center, one, norm, self.debiased, relevance, weights)
+                for one in delta
             ]
             few = self.n_noise is not None
-            chosen = choose_by_training(options, rows, residuals, inputs, net, loss, config, few)
+            chosen = choose_by_training(options, rows, residuals, inputs, net, loss, config, few, weights)
         else:
-            chosen = choose_balls(rows, shown, center, delta, norm, self.debiased, relevance)
+            chosen = choose_balls(rows, shown, center, delta, norm, self.debiased, relevance, weights)
         hoods = chosen.neighborhoods(rows)
         plan = plan_rows(hoods, chosen.balls, self.batch_balls, fitted.n_rows, self.n_noise is not None)
         config = plan.apply(config)
-        objective = loss.objective(rows, residuals, chosen, hoods, plan.batch_balls is not None)
+        objective = loss.objective(rows, residuals, chosen, hoods, plan.batch_balls is not None, weights)
         watched: dict[str, Any] = {}
         if held is not None and self.schedule != "one-cycle":
             left = (scale.forward(held[1]) - fitted.mean.predict_each(held[0]).mean(0)) @ whiten
             new = units.inputs(fitted.mean.columns.expand(held[0]))
-            watched["validate"] = _make_score(new, left, device)
+            watched["validate"] = _make_score(new, left, device, held[2])
             every = max(1, config.max_epochs // _LOOKS)
             config = replace(config, validate_every=every, patience=_LOOKS // 2, keep="best")
         fit = train(net, objective, inputs, config, **watched)
         net = net.cpu().double().eval()
         rounding = Rounding.halfway(outcomes)
         if not outcomes.free:
-            draws = _draws_to_match(net, units, rows, center, config.seed)
-            rounding = Rounding.match(outcomes, scale.backward(draws), y)
+            draws = _draws_to_match(net, units, rows, center, config.seed, weights)
+            rounding = Rounding.match(outcomes, scale.backward(draws), y, weights)
         member = NetworkMember(net, units, fitted.mean, rounding, config.seed, self.name)
         return TrainedNetwork(member, fit, chosen, plan)
 
 
-def _make_score(inputs: Tensor, left: Array, device: torch.device) -> Callable[..., float]:
+def _make_score(
+    inputs: Tensor, left: Array, device: torch.device, weights: Array | None
+) -> Callable[..., float]:
     """The mean energy score of residuals (N, d) in the network's units, as a function of the network."""
     inputs = inputs.to(device, torch.float32)
 
     def score(net: RandomMap, generator: torch.Generator) -> float:
         draws = net.sample(inputs, _LOOKED_DRAWS, generator).double().cpu().numpy()
-        return float(energy_score(left, draws).mean())
+        return float(average(energy_score(left, draws), weights))
 
     return score
 
@@ -323,9 +326,11 @@ class NetworkMember(Member):
             yield rows, draws.numpy() @ self.units.y_factor
 
 
-def _draws_to_match(net: RandomMLP | NoiseMLP, units: Units, x: Array, center: Array, seed: int) -> Array:
+def _draws_to_match(
+    net: RandomMLP | NoiseMLP, units: Units, x: Array, center: Array, seed: int, weights: Array | None
+) -> Array:
     """Draws (M, d) at some of the rows, around their out-of-fold means."""
-    chosen = np.random.default_rng(seed).permutation(len(x))[:MATCHED_ROWS]
+    chosen = rows_to_match(len(x), np.random.default_rng(seed), weights)
     generator = torch.Generator().manual_seed(seed)
     draws = independent_draws(net, units.inputs(x[chosen]), MATCHED_DRAWS, generator).numpy()
     found: Array = (draws @ units.y_factor + center[chosen]).reshape(-1, center.shape[1])

@@ -7,7 +7,7 @@ from typing import Any, final
 
 import numpy as np
 
-from localw2._validation import Array
+from localw2._validation import Array, average
 
 MOST_VALUES = 50  # distinct values that a discrete target may have,
 ROWS_PER_VALUE = 20  # and the rows that it needs for each, on average
@@ -117,6 +117,23 @@ class Outcomes:
         return cls(lower, upper, values)
 
 
+def rows_to_match(n: int, rng: np.random.Generator, weights: Array | None) -> Array:
+    """The rows at which draws are compared with all of y: some at random, or as often as weights (N,) say.
+
+    >>> rows_to_match(3, np.random.default_rng(0), np.array([1.0, 0.1, 1.9]))
+    array([0, 2, 2])
+    """
+    chosen: Array
+    if weights is None:
+        chosen = rng.permutation(n)[:MATCHED_ROWS]
+        return chosen
+    count = min(n, MATCHED_ROWS)
+    # At even steps: as often as expected, or once more or less.
+    levels = (np.arange(count) + rng.random()) / count * weights.sum()
+    chosen = np.minimum(np.searchsorted(np.cumsum(weights), levels, side="right"), n - 1)
+    return chosen
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class Rounding:
@@ -141,8 +158,10 @@ class Rounding:
         return cls(outcomes, outcomes.lower, outcomes.upper, cuts)
 
     @classmethod
-    def match(cls, outcomes: Outcomes, draws: Array, y: Array) -> Rounding:
+    def match(cls, outcomes: Outcomes, draws: Array, y: Array, weights: Array | None = None) -> Rounding:
         """With cuts at which draws (M, d) fall on each value as often as y (N, d) does.
+
+        ``weights`` (N,) say how often a row of y counts; draws are at rows by ``rows_to_match`` then.
 
         A network draws from smooth distributions: near a value that many rows have it leaves some draws on
         the way to the next, and cuts halfway would count them there.
@@ -151,10 +170,11 @@ class Rounding:
         cuts: list[Array | None] = [None] * len(outcomes.values)
         for k, values in enumerate(outcomes.values):
             if values is not None:
-                cuts[k] = _match_cuts(values, draws[:, k], y[:, k])
+                cuts[k] = _match_cuts(values, draws[:, k], y[:, k], weights)
                 continue
             # A bound that no row reaches is only kept to: no draw is moved there from inside.
-            below, above = (y[:, k] <= outcomes.lower[k]).mean(), (y[:, k] >= outcomes.upper[k]).mean()
+            below = average(y[:, k] <= outcomes.lower[k], weights)
+            above = average(y[:, k] >= outcomes.upper[k], weights)
             if below > 0:
                 lower[k] = max(lower[k], np.quantile(draws[:, k], below))
             if above > 0:
@@ -294,15 +314,16 @@ def _values(y: Array, values: Any) -> Array | None:
     return given
 
 
-def _match_cuts(values: Array, draws: Array, y: Array) -> Array:
+def _match_cuts(values: Array, draws: Array, y: Array, weights: Array | None) -> Array:
     """Cuts between values at which draws (M,) fall on each as often as y (N,) does.
 
     Beyond the smallest and the largest value that y has, where no frequency can be matched, they stay
     halfway.
     """
     halfway = _midpoints(values)
-    counts = np.bincount(np.searchsorted(halfway, y), minlength=len(values))
-    shares = np.cumsum(counts)[:-1] / len(y)
+    counts = np.bincount(np.searchsorted(halfway, y), weights, len(values))
+    shares = np.cumsum(counts)[:-1] / (len(y) if weights is None else weights.sum())
+    shares[counts[1:][::-1].cumsum()[::-1] == 0] = 1.0  # rounding must not leave a value that no row has
     cuts: Array = np.where((shares > 0) & (shares < 1), np.quantile(draws, np.minimum(shares, 1.0)), halfway)
     known = np.flatnonzero((shares > 0) & (shares < 1))
     if len(known):

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy.optimize import minimize
 
-from localw2._validation import Array
+from localw2._validation import Array, average, mean_of_all
 
 NARROWINGS = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7)  # factors on the spread of a pool
 _INSIDE = 0.9  # of the rows are to be inside of intervals
@@ -20,8 +20,10 @@ LEAST = 0.05  # the smallest weight that a member is kept for
 _PAIRED = 32  # draws of each member that are compared pair by pair, where there are several outputs
 
 
-def pool_weights(draws: list[Array], y: Array) -> Array:
+def pool_weights(draws: list[Array], y: Array, of_rows: Array | None = None) -> Array:
     """Weights (K,) of members with draws (S, N, d) each at rows with outputs y (N, d); small ones are 0.
+
+    ``of_rows`` (N,) are weights of the rows, by which scores are averaged.
 
     >>> rng = np.random.default_rng(0)
     >>> y = rng.normal(size=(500, 1))
@@ -31,8 +33,8 @@ def pool_weights(draws: list[Array], y: Array) -> Array:
     """
     scale = np.where(y.std(0) > 0, y.std(0), 1.0)
     parts, target = [part / scale for part in draws], y / scale
-    to_y = np.array([distance_to(part, target) for part in parts])
-    between = np.array([[_distance_between(p, q, p is q) for q in parts] for p in parts])
+    to_y = np.array([distance_to(part, target, of_rows) for part in parts])
+    between = np.array([[_distance_between(p, q, p is q, of_rows) for q in parts] for p in parts])
     weights = _solve(to_y, between)
     kept = np.flatnonzero(weights >= LEAST)
     found = np.zeros(len(draws))
@@ -40,7 +42,7 @@ def pool_weights(draws: list[Array], y: Array) -> Array:
     return found
 
 
-def find_narrowing(draw: Callable[[float], Array], y: Array) -> float:
+def find_narrowing(draw: Callable[[float], Array], y: Array, of_rows: Array | None = None) -> float:
     """The factor on the spread of a pool with the best score, if its intervals are clearly too wide, else 1.
 
     ``draw(factor)`` gives the draws (S, N, d) of the pool for y (N, d). Calibrated laws are too wide
@@ -53,25 +55,27 @@ def find_narrowing(draw: Callable[[float], Array], y: Array) -> float:
     0.7
     """
     ends = (1 - _INSIDE) / 2, (1 + _INSIDE) / 2
-    enough = _INSIDE + np.sqrt(_INSIDE * (1 - _INSIDE) / len(y))
-    best = mean_score(draw(1.0), y), 1.0
+    n = len(y) if of_rows is None else of_rows.sum() ** 2 / (of_rows**2).sum()
+    enough = _INSIDE + np.sqrt(_INSIDE * (1 - _INSIDE) / n)
+    best = mean_score(draw(1.0), y, of_rows), 1.0
     for factor in NARROWINGS:
         draws = draw(factor)
         lower, upper = np.quantile(draws, ends, axis=0, method="weibull")
-        if ((lower <= y) & (y <= upper)).mean() < enough:
+        if mean_of_all((lower <= y) & (y <= upper), of_rows) < enough:
             break
-        best = min(best, (mean_score(draws, y), factor))
+        best = min(best, (mean_score(draws, y, of_rows), factor))
     return best[1]
 
 
-def distance_to(draws: Array, y: Array) -> float:
+def distance_to(draws: Array, y: Array, of_rows: Array | None = None) -> float:
     """The mean distance of draws (S, N, d) from y (N, d)."""
-    return float(np.linalg.norm(draws - y, axis=2).mean())
+    far = np.linalg.norm(draws - y, axis=2)
+    return float(far.mean() if of_rows is None else average(far.mean(0), of_rows))
 
 
-def mean_score(draws: Array, y: Array) -> float:
+def mean_score(draws: Array, y: Array, of_rows: Array | None = None) -> float:
     """The CRPS, or the energy score, of draws (S, N, d) for y (N, d), without bias by the number of draws."""
-    return distance_to(draws, y) - _distance_between(draws, draws, True) / 2
+    return distance_to(draws, y, of_rows) - _distance_between(draws, draws, True, of_rows) / 2
 
 
 def _solve(to_y: Array, between: Array) -> Array:
@@ -94,22 +98,22 @@ def _solve(to_y: Array, between: Array) -> Array:
     return solved
 
 
-def _distance_between(first: Array, second: Array, same: bool) -> float:
+def _distance_between(first: Array, second: Array, same: bool, of_rows: Array | None) -> float:
     """The mean distance between independent draws of two members, averaged over rows."""
     if first.shape[2] == 1:
         n, m = len(first), len(second)
         if same:
-            return _sum_of_pairs(first) / (n * (n - 1))
-        both = _sum_of_pairs(np.concatenate([first, second]))
-        return (both - _sum_of_pairs(first) - _sum_of_pairs(second)) / (2 * n * m)
+            return _sum_of_pairs(first, of_rows) / (n * (n - 1))
+        both = _sum_of_pairs(np.concatenate([first, second]), of_rows)
+        return (both - _sum_of_pairs(first, of_rows) - _sum_of_pairs(second, of_rows)) / (2 * n * m)
     first, second = first[:_PAIRED], second[:_PAIRED]
-    total = sum(np.linalg.norm(second - one, axis=2).sum(0).mean() for one in first)
+    total = sum(average(np.linalg.norm(second - one, axis=2).sum(0), of_rows) for one in first)
     pairs = len(first) * (len(second) - 1) if same else len(first) * len(second)  # none with itself
     return float(total / pairs)
 
 
-def _sum_of_pairs(draws: Array) -> float:
+def _sum_of_pairs(draws: Array, of_rows: Array | None) -> float:
     """The sum over ordered pairs of draws (S, N, 1) of their distance, averaged over rows."""
     ordered = np.sort(draws[..., 0], axis=0)
     ranks = 2 * np.arange(1, len(ordered) + 1) - len(ordered) - 1
-    return float(2 * (ranks @ ordered).mean())
+    return float(2 * average(ranks @ ordered, of_rows))

@@ -177,14 +177,23 @@ class LocalW2Regressor(Judged, stored_values.Storable, RegressorMixin, BaseEstim
         tags.input_tags.categorical = True
         return tags
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Learn the conditional distribution of y given x from rows X (N, p) and outputs y (N,) or (N, d)."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Learn the conditional distribution of y given x from rows X (N, p) and outputs y (N,) or (N, d).
+
+        ``sample_weight`` (N,) >= 0 says how much a row counts relative to others: only ratios matter, equal
+        weights change nothing, and a row of weight 0 is as if it were not there. A row of weight 2 counts as
+        two in the mean, in the draws of balls, in losses, scores and calibration; the number of rows that a
+        ball, a leaf or a fold needs still counts rows.
+        """
+        kept, weights = None, None
+        if sample_weight is not None:
+            X, y, kept, weights = settings.weigh_rows(X, y, sample_weight)
         # A fresh estimator reads the table: a refit that fails leaves the old fit whole.
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             x, y, columns = read_table(type(self)(), X, y)
         outputs = np.ascontiguousarray(y, dtype=np.float64).reshape(len(x), -1)
-        recipe, kind = self._recipe(x, outputs, columns), choose_kind(self.calibrate, len(x))
+        recipe, kind = self._recipe(x, outputs, columns, weights), choose_kind(self.calibrate, len(x))
 
         def read_again(known: Array) -> tuple[Array, Columns]:
             with warnings.catch_warnings(record=True) as again:
@@ -202,11 +211,11 @@ class LocalW2Regressor(Judged, stored_values.Storable, RegressorMixin, BaseEstim
         crew = Crew.join()
         with hold_checkpoint(self.checkpoint, crew), settings.share_threads(x.size, self.n_jobs):
             if kind == "split":
-                law, trained = learn_split(recipe, x, outputs)
+                law, trained = learn_split(recipe, x, outputs, weights)
             else:
-                law, trained = learn(recipe, x, outputs)
+                law, trained = learn(recipe, x, outputs, weights, numbers=kept)
             if kind in ("cv", "cv+"):
-                law, trained, whole = score_parts(recipe, kind, law, trained, x, outputs, read_again)
+                law, trained, whole = score_parts(recipe, kind, law, trained, x, outputs, read_again, weights)
         self._keep(law, y.ndim, SeenRows.of(law.columns.expand(x), outputs), trained)
         done = whole and (trained is None or trained.fit.stopped == "all epochs done")
         if self.checkpoint is not None and done:
@@ -334,7 +343,7 @@ class LocalW2Regressor(Judged, stored_values.Storable, RegressorMixin, BaseEstim
         estimator._fit, estimator._chosen = fit, _restore_balls(plain.get("balls"))
         return estimator
 
-    def _recipe(self, x: Array, y: Array, columns: Columns) -> Recipe:
+    def _recipe(self, x: Array, y: Array, columns: Columns, weights: Array | None) -> Recipe:
         """The checked settings of a fit to rows x (N, p), y (N, d)."""
         settings.check_files(self.checkpoint, self.history, self.random_state)
         settings.check_norm_setting(self.norm)
@@ -346,7 +355,7 @@ class LocalW2Regressor(Judged, stored_values.Storable, RegressorMixin, BaseEstim
         # Without scales of their own the numbers reach the network's single precision as they are.
         for values, name in ((x[~np.isnan(x)], "X"), (y, "y")):
             settings.check_range(values, name, settings.LARGEST if plain else settings.LARGEST_SINGLE)
-        fingerprint = settings.hash_fit(self.get_params(deep=False), x, y)
+        fingerprint = settings.hash_fit(self.get_params(deep=False), x, y, weights)
         seed = settings.seed_fit(self.random_state, fingerprint if self.checkpoint is not None else None)
         return Recipe(
             columns=columns,

@@ -38,7 +38,8 @@ from localw2.models.noise_network import NoiseMLP
 if TYPE_CHECKING:
     from localw2.estimators.regression.member import Member
 
-_SCORES, _PARTS = "calibration_scores", "calibration_parts"
+_SCORES, _PARTS, _SCORE_WEIGHTS = "calibration_scores", "calibration_parts", "calibration_weights"
+_ROW_WEIGHTS = "weights"  # of the rows of a forest, if they have any
 _FOREST = {
     "roots": torch.int32,
     "feature": torch.int32,
@@ -89,6 +90,8 @@ def store_law(law: ConditionalLaw) -> tuple[dict[str, Any], Tensors, dict[str, A
         tensors[_SCORES] = _tensor(law.calibration.scores)
         if law.calibration.parts is not None:
             tensors[_PARTS] = _tensor(law.calibration.parts, torch.int32)
+        if law.calibration.weights is not None:
+            tensors[_SCORE_WEIGHTS] = _tensor(law.calibration.weights)
     without = []
     for number, other in enumerate(law.without):
         plain, own, models = store_law(other)
@@ -291,6 +294,8 @@ def _store_forest(balls: FilledForest, prefix: str) -> Tensors:
     held = {"kept": balls.kept, "in_leaves": in_leaves, "shown": balls.shown, "folds": balls.folds}
     tensors = {f"{prefix}.{n}": _tensor(getattr(balls.forest, n), t) for n, t in _FOREST.items()}
     tensors |= {f"{prefix}.{n}": _tensor(held[n], t) for n, t in _HELD.items()}
+    if balls.weights is not None:
+        tensors[f"{prefix}.{_ROW_WEIGHTS}"] = _tensor(balls.weights)
     for j, values in balls.forest.codes.maps.items():
         tensors[f"{prefix}.codes.{j}"] = _tensor(values)
     return tensors
@@ -351,10 +356,21 @@ def _restore_forest(prefix: str, centred: bool, tensors: Tensors, mean: FoldedMe
     ]
     if not all(sound):
         raise ValueError("the leaves of its balls are damaged.")
-    filled = FilledForest.of(forest, kept, in_leaves, shown, folds)
+    weights = _restore_weights(f"{prefix}.{_ROW_WEIGHTS}", tensors, len(shown))
+    filled = FilledForest.of(forest, kept, in_leaves, shown, folds, weights)
     if not (filled.counts[forest.roots] > 0).all():
         raise ValueError("the rows of its balls are damaged.")
     return filled
+
+
+def _restore_weights(name: str, tensors: Tensors, n: int) -> Array | None:
+    """The weights (n,) of rows, all > 0, if a file has them."""
+    if name not in tensors:
+        return None
+    weights = _vector(name, tensors)
+    if len(weights) != n or not ((weights > 0) & (weights <= LARGEST)).all():
+        raise ValueError(f"{name} are not {n} positive numbers.")
+    return weights
 
 
 def _check_forest(forest: Forest, width: int) -> None:
@@ -422,7 +438,8 @@ def _restore_calibration(kind: Any, tensors: Tensors, d: int, n_parts: int) -> C
     if scores is None:
         return None
     kind = {"folds": "cv"}.get(text(kind), kind)  # what version 0.1 called it
-    return Calibration(sized_array(_SCORES, scores, len(scores), d), kind, parts)
+    weights = _restore_weights(_SCORE_WEIGHTS, tensors, len(scores))
+    return Calibration(sized_array(_SCORES, scores, len(scores), d), kind, parts, weights)
 
 
 def _tensor(array: Array, dtype: torch.dtype = torch.float64) -> Tensor:
