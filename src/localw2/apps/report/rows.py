@@ -15,8 +15,8 @@ from localw2.apps.report import figures, joint, parts
 from localw2.apps.tables.inputs import Inputs
 from localw2.estimators.scores import DRAWS, score_rows
 from localw2.judging.inputs import Input, is_whole, show_number
-from localw2.judging.sampler import encode_rows
 from localw2.judging.seen_rows import SeenRowsWarning
+from localw2.models.sampler import encode_rows
 
 if TYPE_CHECKING:
     from localw2.estimators.scores import ScoredRows

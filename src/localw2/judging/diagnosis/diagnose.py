@@ -25,8 +25,8 @@ from localw2.judging.independence import (
     measure_shared_noise,
 )
 from localw2.judging.inputs import Input
-from localw2.judging.sampler import SamplerDraws, as_inputs, encode_rows, find_owner, has_table
 from localw2.judging.seen_rows import SeenRows, SeenRowsWarning, judge_seen
+from localw2.models.sampler import SamplerDraws, as_inputs, encode_rows, find_owner, has_table
 
 if TYPE_CHECKING:
     from localw2.balls.neighborhoods import Neighborhoods
