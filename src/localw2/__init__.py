@@ -2,6 +2,7 @@
 
 from importlib import import_module
 from importlib.util import find_spec
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -137,4 +138,5 @@ if not TYPE_CHECKING:  # or else a misspelt name would pass for Any
         return value
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__})
+        """The public names and the rooms, which is what completion should offer; see ``__all__``."""
+        return sorted({*__all__, *(room.name for room in iter_modules(__path__) if room.name[0] != "_")})

@@ -102,7 +102,8 @@ def has_table(owner: Any) -> bool:
 
 def encode_rows(owner: Any, x: Any) -> Any:
     """The rows of x as finite numbers, for distances and to know them again; x itself if it has none else."""
-    of_rows = getattr(x, "ndim", 0) == 2 and hasattr(owner, "encode")  # a missing value may be new to a fit
+    reads = hasattr(owner, "encode") and hasattr(owner, "sample") and not inspect.isclass(owner)
+    of_rows = reads and getattr(x, "ndim", 0) == 2  # a missing value may be new to a fit
     if not has_table(owner) and not of_rows:
         return x
     rows, columns = owner.encode(x), getattr(getattr(owner, "law_", None), "columns", None)
@@ -146,7 +147,7 @@ def _call(module: nn.Module, function: Callable[[], Any], x: Tensor) -> Tensor:
 
 def _as_input(module: nn.Module, x: Any) -> Tensor:
     """Rows (N, p) as a tensor of the precision and on the device of the module's parameters."""
-    rows = x if isinstance(x, Tensor) else torch.as_tensor(as_rows(x))
+    rows = x if isinstance(x, Tensor) else torch.tensor(as_rows(x))
     like = next((p for p in (*module.parameters(), *module.buffers()) if p.is_floating_point()), rows)
     return rows.to(like.device, like.dtype if like.is_floating_point() else torch.float64)
 

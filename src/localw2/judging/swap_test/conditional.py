@@ -199,7 +199,8 @@ def conditional_test(
 
     x is (N, p); y is (N,), (N, d), or (N, T, d) for trajectories, each of which is swapped as a whole.
     ``sampler`` is a function of x that returns one draw for every row, of the shape of y, or it has (or is) a
-    method ``sample(X, n_samples=..., random_state=...)``, as the estimators do.
+    method ``sample(X, n_samples=..., random_state=...)``, as the estimators do, or it is a ``RandomMap`` or
+    another torch module, which gets x as a tensor in the precision of its parameters.
 
     **The p-value is exact if** (1) the sampler has not seen these rows: one that was trained on them is
     hardly ever rejected; (2) its draws are independent between rows; (3) the rows are independent given x
