@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     from localw2.estimators.regression.regressor import LocalW2Regressor
     from localw2.judging.bounds import ErrorBound, error_bound
     from localw2.judging.diagnosis.diagnose import Diagnosis, diagnose
+    from localw2.judging.explanations import (
+        ColumnDependence,
+        ColumnImportance,
+        column_dependence,
+        column_importance,
+    )
     from localw2.judging.independence import DependentDrawsWarning
     from localw2.judging.seen_rows import SeenRows, SeenRowsWarning
     from localw2.judging.swap_test.conditional import ConditionalTest, conditional_test
@@ -40,6 +46,8 @@ __all__ = [
     "MMD",
     "MSE",
     "BallLaw",
+    "ColumnDependence",
+    "ColumnImportance",
     "ConditionalTest",
     "DeltaSelection",
     "DependentDrawsWarning",
@@ -79,6 +87,8 @@ __all__ = [
     "SquaredW2",
     "Weighted",
     "__version__",
+    "column_dependence",
+    "column_importance",
     "conditional_test",
     "diagnose",
     "error_bound",
@@ -108,6 +118,7 @@ _HOMES = {
     "estimators.regression.ball_law": "BallLaw",
     "judging.bounds": "ErrorBound error_bound",
     "judging.diagnosis.diagnose": "Diagnosis diagnose",
+    "judging.explanations": "ColumnDependence ColumnImportance column_dependence column_importance",
     "judging.seen_rows": "SeenRows SeenRowsWarning",
     "judging.swap_test.conditional": "ConditionalTest conditional_test",
     "judging.independence": "DependentDrawsWarning",

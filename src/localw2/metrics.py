@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from scipy.spatial.distance import cdist
 from scipy.special import erf, logsumexp
-from sklearn.pipeline import Pipeline
 
 from localw2._validation import (
     Array,
@@ -30,7 +29,7 @@ from localw2._validation import (
 )
 from localw2.balls.neighborhoods import Neighborhoods
 from localw2.losses.objective import w2_squared
-from localw2.models.sampler import SamplerDraws
+from localw2.models.sampler import SamplerDraws, find_sampler
 
 # Numbers (8 bytes each) that the energy score processes at a time, few enough to stay in cache.
 SCORE_ELEMENTS = 1 << 15
@@ -483,7 +482,7 @@ def interval_scorer(
     ``functools.partial(interval_scorer, coverage=0.5)``.
     """
     coverage = check_probability(coverage, "coverage")
-    inner, inputs = _find_sampler(estimator, X)
+    inner, inputs = find_sampler(estimator, X)
     if hasattr(inner, "predict_interval"):
         ends = inner.predict_interval(inputs, coverage=coverage)
         if not isinstance(ends, tuple) or len(ends) != 2:
@@ -501,7 +500,7 @@ def interval_scorer(
 
 def _draw(estimator: Any, X: Any, y: Any, n_samples: int) -> tuple[Array, Array]:
     """Outcomes, and draws of an estimator of their shape, always from the same seed."""
-    inner, inputs = _find_sampler(estimator, X)
+    inner, inputs = find_sampler(estimator, X)
     y, n_samples = _floats(y, "y"), check_count(n_samples, "n_samples", 2, why="one draw shows no spread")
     if isinstance(inner, type) or not hasattr(inner, "sample"):
         kind = inner.__name__ if isinstance(inner, type) else type(inner).__name__
@@ -510,15 +509,6 @@ def _draw(estimator: Any, X: Any, y: Any, n_samples: int) -> tuple[Array, Array]
             "Give it one that returns draws (n_samples, *y.shape), or score a fitted LocalW2Regressor."
         )
     return y, SamplerDraws.of(inner, inputs, y.shape).many(n_samples, np.random.default_rng(0))
-
-
-def _find_sampler(estimator: Any, X: Any) -> tuple[Any, Any]:
-    """The estimator that draws, and its inputs: a fitted pipeline or search has it inside."""
-    if hasattr(estimator, "best_estimator_"):
-        return _find_sampler(estimator.best_estimator_, X)
-    if isinstance(estimator, Pipeline):
-        return _find_sampler(estimator[-1], estimator[:-1].transform(X) if len(estimator) > 1 else X)
-    return estimator, X
 
 
 def _average(values: Array, sample_weight: Any) -> float:

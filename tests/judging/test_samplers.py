@@ -7,6 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from torch import nn
 
 from localw2 import (
@@ -78,6 +80,7 @@ def as_kinds(x):
 SAMPLERS = {
     "regressor": lambda x, y: LocalW2Regressor(BallLaw(40), random_state=0).fit(x, y),
     "coefficients": lambda x, y: RandomCoefficientRegressor("ml").fit(x, y),
+    "pipeline": lambda x, y: make_pipeline(StandardScaler(), RandomCoefficientRegressor("ml")).fit(x, y),
     "RandomLinear": lambda x, y: RandomLinear(2),
     "RandomMLP": lambda x, y: RandomMLP(2, generator=torch.Generator().manual_seed(0)).double(),
     "NoiseMLP": lambda x, y: NoiseMLP(2, generator=torch.Generator().manual_seed(0)),

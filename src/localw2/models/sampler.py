@@ -10,6 +10,7 @@ from typing import Any, final
 
 import numpy as np
 import torch
+from sklearn.pipeline import Pipeline
 from torch import Tensor, nn
 
 from localw2._validation import Array, as_array, as_rows, brief
@@ -28,7 +29,7 @@ class SamplerDraws:
     ``sample(X, n_samples=..., random_state=...)``, which is then asked for many draws at a time, or it is a
     ``RandomMap`` or another torch module. These two get a tensor in the precision and on the device of their
     parameters, whatever x is; a module that is no ``RandomMap`` makes one draw per call, with torch's global
-    random numbers.
+    random numbers. A fitted pipeline or search has the sampler inside.
 
     >>> draws = SamplerDraws.of(lambda x: x[:, 0] + 1, np.zeros((3, 1)), (3,))
     >>> draws.one(np.random.default_rng(0))
@@ -45,6 +46,7 @@ class SamplerDraws:
         """Find out how the sampler wants to be called."""
         if inspect.isclass(sampler):
             raise ValueError(f"sampler is the class {sampler.__name__}; pass a fitted instance of it.")
+        sampler, x = find_sampler(sampler, x)
         owner, method = find_owner(sampler), getattr(sampler, "sample", None)
         if isinstance(owner, RandomMap) and (sampler is owner or sampler == owner.sample):
             return cls(functools.partial(_sample_map, owner), True, x, shape)
@@ -68,16 +70,17 @@ class SamplerDraws:
         """n draws for every row, (n, \\*shape)."""
         return np.concatenate(list(self.chunks(n, rng)))
 
+    def call(self, n: int, seed: int) -> Array:
+        """What the sampler returns if it is asked for n draws (one, if it does not give many) with a seed."""
+        asked = {"n_samples": n, "random_state": seed} if self.gives_many else {}
+        return as_array(self.function(self.x, **asked), "the sampler's draw").astype(np.float64)
+
     def chunks(self, n: int, rng: np.random.Generator) -> Iterator[Array]:
         """n draws in chunks of bounded size, (s, \\*shape) each."""
         most = max(1, CHUNK_NUMBERS // int(np.prod(self.shape))) if self.gives_many else 1
         for low in range(0, n, most):
             count = min(most, n - low)
-            if self.gives_many:
-                found = self.function(self.x, n_samples=count, random_state=int(rng.integers(2**31)))
-            else:
-                found = self.function(self.x)
-            draws = as_array(found, "the sampler's draw").astype(np.float64)
+            draws = self.call(count, int(rng.integers(2**31)) if self.gives_many else 0)
             wanted = (count, *self.shape)
             if [n for n in draws.shape if n > 1] != [n for n in wanted if n > 1]:
                 expected = wanted if self.gives_many else self.shape
@@ -86,6 +89,15 @@ class SamplerDraws:
                     "each draw must have the shape of y, because the two are compared row by row."
                 )
             yield draws.reshape(wanted)
+
+
+def find_sampler(sampler: Any, x: Any) -> tuple[Any, Any]:
+    """The estimator that draws, and its inputs: a fitted pipeline or search has it inside."""
+    if hasattr(sampler, "best_estimator_"):
+        return find_sampler(sampler.best_estimator_, x)
+    if isinstance(sampler, Pipeline):
+        return find_sampler(sampler[-1], sampler[:-1].transform(x) if len(sampler) > 1 else x)
+    return sampler, x
 
 
 def find_owner(function: Any) -> Any:

@@ -11,9 +11,18 @@ import numpy as np
 
 from localw2._validation import Array
 from localw2._wording import as_html, as_label
-from localw2.judging.diagnosis.plots import INK, as_axis, group_categories, label_categories
+from localw2.judging.diagnosis.plots import INK, as_axis, group_categories
 from localw2.judging.inputs import is_whole
-from localw2.plots import DATA, MODEL, TRUTH, _draw_regions, _pair_limits, pairs, trajectories
+from localw2.plots import (
+    DATA,
+    MODEL,
+    TRUTH,
+    _draw_regions,
+    _pair_limits,
+    label_categories,
+    pairs,
+    trajectories,
+)
 
 if TYPE_CHECKING:
     from localw2.judging.inputs import Input
