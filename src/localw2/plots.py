@@ -176,6 +176,7 @@ def importance(law: Any, mean: Any, names: Any = None, axes: Any = None) -> Any:
         ax.tick_params(axis="y", length=0)
         ax.locator_params(axis="x", nbins=5)
     axes[0].set_yticks(np.arange(len(shown)), [labels[j] for j in shown])
+    axes[1].tick_params(labelleft=False)
     if p > len(shown):
         axes[0].set_ylabel(f"{len(shown)} of {p} columns", fontsize=9)
     return axes

@@ -19,6 +19,7 @@ from localw2.plots import (
     TRUTH,
     _draw_regions,
     _pair_limits,
+    importance,
     label_categories,
     pairs,
     trajectories,
@@ -184,6 +185,13 @@ def _mark_whole(ax: Any, each: Input, values: Array) -> None:
         ax.xaxis.set_major_formatter(formatter)
     elif is_whole(values):
         ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+
+
+def draw_importance(law: Array, mean: Array, names: Sequence[str]) -> Any:
+    """How much each column matters for the law and for its mean; both are (p, n_repeats)."""
+    figure, axes = new_figure(7.5, 1.1 + 0.34 * min(12, max(2, len(names))), 1, 2)
+    importance(law, mean, list(names), axes[0])
+    return figure
 
 
 def draw_trajectories(
