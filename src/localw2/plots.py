@@ -271,7 +271,7 @@ def _mark_values(ax: Any, at: Array, missing: Any) -> None:
 
 def _draw_at_categories(ax: Any, grid: Array, lines: dict[Any, Array]) -> None:
     """Dots at the categories, over a strip between the lowest and the highest quantile."""
-    label_categories(ax, ["missing" if value is None or value != value else str(value) for value in grid])
+    _label_categories(ax, ["missing" if value is None or value != value else str(value) for value in grid])
     at = np.arange(len(grid))
     if ends := _outermost(lines):
         ax.vlines(at, *ends, color=MODEL, alpha=0.2, lw=9)
@@ -282,7 +282,7 @@ def _draw_at_categories(ax: Any, grid: Array, lines: dict[Any, Array]) -> None:
                 color=style["color"], label=style["label"])  # fmt: skip
 
 
-def label_categories(ax: Any, words: list[str]) -> None:
+def _label_categories(ax: Any, words: list[str]) -> None:
     """Name the places 0, 1, ... of an axis, in slanted letters if they would not fit side by side."""
     short = [word if len(word) <= 18 else f"{word[:17]}\N{HORIZONTAL ELLIPSIS}" for word in words]
     slanted = sum(map(len, short)) > 34

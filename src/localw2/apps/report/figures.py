@@ -18,9 +18,9 @@ from localw2.plots import (
     MODEL,
     TRUTH,
     _draw_regions,
+    _label_categories,
     _pair_limits,
     importance,
-    label_categories,
     pairs,
     trajectories,
 )
@@ -115,11 +115,11 @@ def draw_column(
     grid, mean, quantiles = curve
     if each.kind == "category":
         groups, words = group_categories(each, column, MOST_CATEGORIES)
-        label_categories(left, words)
+        _label_categories(left, words)
         for i, group in enumerate(groups):
             _draw_strip(left, i - 0.2, np.quantile(draws[:, group], LEVELS), MODEL, "" if i else "draws")
             _draw_strip(left, i + 0.2, np.quantile(y[group], LEVELS), INK, "" if i else "observed")
-        label_categories(right, [each.show(value) for value in grid])
+        _label_categories(right, [each.show(value) for value in grid])
         for i in range(len(grid)):
             _draw_strip(right, i, quantiles[:, i], MODEL, "")
         right.plot(np.arange(len(grid)), mean, "D", ms=4, color=MODEL, label="mean")

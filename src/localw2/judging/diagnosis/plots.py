@@ -11,7 +11,7 @@ from localw2._validation import Array
 from localw2._wording import as_label
 from localw2.judging.inputs import DAY, MISSING
 from localw2.judging.valleys import BIN, N_BINS, REACH
-from localw2.plots import DATA, MODEL, TRUTH, _pyplot, label_categories
+from localw2.plots import DATA, MODEL, TRUTH, _label_categories, _pyplot
 
 if TYPE_CHECKING:
     from localw2.judging.diagnosis.diagnose import Diagnosis
@@ -58,7 +58,7 @@ def _draw_pit_along(place: Array, pit: Array, each: Input, ax: Any) -> None:
         for i, rows in enumerate(groups):
             # Spread out evenly in the order of the rows: random places would differ from run to run.
             position[rows] = i + 0.6 * ((0.618 * np.arange(len(rows))) % 1 - 0.5)
-        label_categories(ax, words)
+        _label_categories(ax, words)
         style = "o"
     else:
         position = as_axis(each, place)
