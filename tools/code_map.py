@@ -36,7 +36,7 @@ COLUMNS = {
     "apps": 2,
     "estimators": 2,
     "judging": 3,
-    "training": 1,
+    "training": 0,
     "metrics": 3,
     "losses": 2,
     "balls": 2,

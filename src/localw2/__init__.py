@@ -2,6 +2,7 @@
 
 from importlib import import_module
 from importlib.util import find_spec
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -18,6 +19,12 @@ if TYPE_CHECKING:
     from localw2.estimators.regression.regressor import LocalW2Regressor
     from localw2.judging.bounds import ErrorBound, error_bound
     from localw2.judging.diagnosis.diagnose import Diagnosis, diagnose
+    from localw2.judging.explanations import (
+        ColumnDependence,
+        ColumnImportance,
+        column_dependence,
+        column_importance,
+    )
     from localw2.judging.independence import DependentDrawsWarning
     from localw2.judging.seen_rows import SeenRows, SeenRowsWarning
     from localw2.judging.swap_test.conditional import ConditionalTest, conditional_test
@@ -39,6 +46,8 @@ __all__ = [
     "MMD",
     "MSE",
     "BallLaw",
+    "ColumnDependence",
+    "ColumnImportance",
     "ConditionalTest",
     "DeltaSelection",
     "DependentDrawsWarning",
@@ -78,6 +87,8 @@ __all__ = [
     "SquaredW2",
     "Weighted",
     "__version__",
+    "column_dependence",
+    "column_importance",
     "conditional_test",
     "diagnose",
     "error_bound",
@@ -107,6 +118,7 @@ _HOMES = {
     "estimators.regression.ball_law": "BallLaw",
     "judging.bounds": "ErrorBound error_bound",
     "judging.diagnosis.diagnose": "Diagnosis diagnose",
+    "judging.explanations": "ColumnDependence ColumnImportance column_dependence column_importance",
     "judging.seen_rows": "SeenRows SeenRowsWarning",
     "judging.swap_test.conditional": "ConditionalTest conditional_test",
     "judging.independence": "DependentDrawsWarning",
@@ -137,4 +149,5 @@ if not TYPE_CHECKING:  # or else a misspelt name would pass for Any
         return value
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__})
+        """The public names and the rooms, which is what completion should offer; see ``__all__``."""
+        return sorted({*__all__, *(room.name for room in iter_modules(__path__) if room.name[0] != "_")})

@@ -19,6 +19,19 @@ from scipy.sparse import issparse
 from torch import Tensor
 
 Array = NDArray[Any]
+MOST_SHOWN = 100  # characters of a value in a message
+
+
+def brief(value: Any) -> str:
+    """A value as a message shows it: its repr if that is one short line, or else its beginning or its kind.
+
+    >>> brief([1, 2]), brief(torch.nn.Sequential(torch.nn.Linear(1, 1)))
+    ('[1, 2]', '<Sequential>')
+    """
+    if isinstance(value, torch.nn.Module):  # its repr lists every layer
+        return f"<{type(value).__name__}>"
+    line = " ".join(repr(value).split())
+    return line if len(line) <= MOST_SHOWN else f"{line[: MOST_SHOWN - 3]}..."
 
 
 def as_array(values: Any, name: str, missing: bool = False) -> Array:
@@ -26,6 +39,7 @@ def as_array(values: Any, name: str, missing: bool = False) -> Array:
 
     With ``missing``, NaN (also None or a masked value) marks a missing value; infinities are still refused.
     """
+    _check_not_model(values, name)
     if isinstance(values, Tensor):
         values = _coarse(values, name).detach().cpu().numpy()
     if issparse(values):
@@ -46,7 +60,8 @@ def as_array(values: Any, name: str, missing: bool = False) -> Array:
         for value in array.flat:
             if not (isinstance(value, Real) or value is None):
                 raise ValueError(
-                    f"{name} holds {value!r}, which is not a real number; encode it or drop its row first."
+                    f"{name} holds {brief(value)}, which is not a real number; encode it or drop its "
+                    "row first."
                 )
     elif array.dtype.kind in "mM":
         raise ValueError(
@@ -90,9 +105,20 @@ def as_tensor(values: Any, name: str) -> Tensor:
     return tensor
 
 
+def _check_not_model(values: Any, name: str) -> None:
+    if callable(values) or hasattr(type(values), "predict"):  # a frame may have a column of that name
+        raise ValueError(
+            f"{name}={brief(values)} is a model or a function, where an array of rows is expected. Arguments "
+            "come in this order: inputs, outputs, what is judged."
+        )
+
+
 def _check_not_scalar(values: Any, name: str) -> None:
+    _check_not_model(values, name)
     if getattr(values, "ndim", 1) == 0 or values is None or not hasattr(values, "__len__"):
-        raise ValueError(f"{name}={values!r} is not an array of rows; pass a list, an array or a data frame.")
+        raise ValueError(
+            f"{name}={brief(values)} is not an array of rows; pass a list, an array or a data frame."
+        )
 
 
 def _coarse(values: Tensor, name: str) -> Tensor:
@@ -127,7 +153,7 @@ def check_radius(delta: Any) -> float:
     if isinstance(delta, Tensor) and delta.numel() == 1:
         delta = delta.item()
     if isinstance(delta, bool) or not isinstance(delta, Real):
-        raise ValueError(f"delta={delta!r} is not a number; give the radius of the balls, such as 0.1.")
+        raise ValueError(f"delta={brief(delta)} is not a number; give the radius of the balls, such as 0.1.")
     radius = float(delta)
     if math.isnan(radius) or radius < 0:
         raise ValueError(f"delta={radius} is not a radius; give a number >= 0, or inf for a single ball.")
@@ -137,7 +163,7 @@ def check_radius(delta: Any) -> float:
 def check_count(value: Any, name: str, low: int, high: int | None = None, why: str = "") -> int:
     """Return value as an int within [low, high]."""
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise ValueError(f"{name}={value!r} is not a whole number.")
+        raise ValueError(f"{name}={brief(value)} is not a whole number.")
     count = int(value)
     if count < low or (high is not None and count > high):
         limits = f">= {low}" if high is None else f"between {low} and {high}"
@@ -148,14 +174,14 @@ def check_count(value: Any, name: str, low: int, high: int | None = None, why: s
 def check_flag(value: Any, name: str) -> bool:
     """Return True or False; anything else may be a mistake, such as the string "no", which is truthy."""
     if not isinstance(value, bool | np.bool_):
-        raise ValueError(f"{name}={value!r} must be True or False.")
+        raise ValueError(f"{name}={brief(value)} must be True or False.")
     return bool(value)
 
 
 def check_number(value: Any, name: str, valid: Callable[[float], bool], words: str) -> float:
     """Return value as a float if it is a valid number; ``words`` say what it must be."""
     if isinstance(value, bool) or not isinstance(value, Real) or not valid(float(value)):
-        raise ValueError(f"{name}={value!r} must be {words}.")
+        raise ValueError(f"{name}={brief(value)} must be {words}.")
     return float(value)
 
 
@@ -218,5 +244,6 @@ def seed_from(random_state: Any) -> int:
     if is_seed or random_state is None or isinstance(random_state, np.random.Generator):
         return int(np.random.default_rng(random_state).integers(2**63))
     raise ValueError(
-        f"random_state={random_state!r} must be None, an int >= 0, a numpy Generator or a numpy RandomState."
+        f"random_state={brief(random_state)} must be None, an int >= 0, a numpy Generator or a numpy "
+        "RandomState."
     )

@@ -17,6 +17,8 @@ MOST_LINES = 50  # observed trajectories that are drawn
 MOST_OUTPUTS = 6  # of a pairs plot: more panels would be too small to read
 REGIONS = (0.9, 0.5)  # shares of the draws that the shaded regions of a pairs plot hold
 
+_DAY = np.timedelta64(1, "D")
+_MOST_BARS = 12  # columns of a picture of importance
 _INK = "#444a54"  # of observed rows over shaded regions, where grey would be hard to see
 _ROW_COLORS = (MODEL, "#b8641a", "#2c8a5b", "#8a5aa8")  # one for each input of a pairs plot
 _SHADES = (0.22, 0.5)  # opacities of the regions
@@ -139,6 +141,154 @@ def ball_scores(lines: Any, chosen: tuple[float, float], ax: Any = None) -> Any:
     ax.set_xticks(ticks, [str(t) for t in ticks])
     ax.minorticks_off()
     return _finish([ax], "rows in the median ball", ["held-out CRPS, relative"], fontsize=9)[0]
+
+
+def importance(law: Any, mean: Any, names: Any = None, axes: Any = None) -> Any:
+    """Plot how much each column matters for the law and for the mean, side by side.
+
+    ``law`` and ``mean`` are (p, n_repeats), the increase of the CRPS and of the squared error if a column is
+    shuffled, as ``column_importance`` returns them; columns are in the order of the first, the most important
+    12 if there are more. Bars are means over repeats, lines one standard deviation. Returns the two Axes.
+    """
+    both = [as_array(values, name) for values, name in ((law, "law"), (mean, "mean"))]
+    if both[0].ndim != 2 or both[0].shape != both[1].shape:
+        raise ValueError(f"law has shape {both[0].shape} and mean {both[1].shape}; expected (p, n_repeats).")
+    p = len(both[0])
+    labels = [_fold(name, 2) for name in _names(names, p, "x")] if names is not None else _names(None, p, "x")
+    shown = np.argsort(-both[0].mean(1), kind="stable")[:_MOST_BARS][::-1]
+    if axes is None:
+        size = (7.5, 1.1 + 0.34 * max(2, len(shown)))
+        axes = _pyplot().subplots(1, 2, figsize=size, layout="constrained", sharey=True)[1]
+    words = ("CRPS, in SDs of y", "squared error, in variances of y")
+    titles = ("The whole law", "Its mean")
+    for ax, values, word, title, color in zip(axes, both, words, titles, (MODEL, DATA), strict=True):
+        height, error = values[shown].mean(1), values[shown].std(1)
+        ax.barh(np.arange(len(shown)), height, 0.62, color=color, alpha=0.75)
+        ax.errorbar(height, np.arange(len(shown)), xerr=error, fmt="none", ecolor=_INK, elinewidth=1.2)
+        room = max(float((height + error).max()), 1e-3)
+        ax.set_xlim(min(0.0, 1.1 * float((height - error).min())), 1.22 * room)
+        for i, end in enumerate(np.maximum(height + error, 0)):  # a small one beside a large one is a number
+            ax.text(end + 0.02 * room, i, f"{height[i]:z.3f}", va="center", fontsize=8.5)
+        ax.axvline(0, color=_INK, lw=0.8)
+        ax.set_title(title, fontsize=10)
+        ax.set_xlabel(f"increase of the {word}", fontsize=9)
+        ax.spines[["top", "right", "left"]].set_visible(False)
+        ax.tick_params(axis="y", length=0)
+        ax.locator_params(axis="x", nbins=5)
+    axes[0].set_yticks(np.arange(len(shown)), [labels[j] for j in shown])
+    axes[1].tick_params(labelleft=False)
+    if p > len(shown):
+        axes[0].set_ylabel(f"{len(shown)} of {p} columns", fontsize=9)
+    return axes
+
+
+def dependence(
+    grid: Any, values: Any, of: Any, name: str = "x", data: Any = None, output: str = "y", axes: Any = None
+) -> Any:
+    """Plot quantities of a law along a column: quantiles and the mean, and the spread in a panel of its own.
+
+    ``grid`` (G,) are values of the column (numbers, dates or categories, a missing one last), ``values``
+    (len(of), G) the quantities ``of`` (levels, "mean", "spread") there, as ``column_dependence`` returns
+    them; ``data`` are values of the column in the rows, shown as ticks. Returns one or two Axes.
+    """
+    kinds = list(of)
+    numbers = as_array(values, "values")
+    if numbers.shape != (len(kinds), len(grid)):
+        raise ValueError(f"values has shape {numbers.shape}; expected ({len(kinds)}, {len(grid)}).")
+    panels = [part for part in ([k for k in kinds if k != "spread"], ["spread"]) if set(part) & set(kinds)]
+    axes = _panels(axes, len(panels))
+    for ax, part in zip(axes, panels, strict=True):
+        lines = {kind: numbers[kinds.index(kind)] for kind in part}
+        if np.asarray(grid).dtype.kind in "fiumM":
+            _draw_along(ax, np.asarray(grid), lines, None if data is None else np.asarray(data))
+        else:
+            _draw_at_categories(ax, np.asarray(grid), lines)
+        ax.set_xlabel(as_label(str(name)))
+        ax.spines[["top", "right"]].set_visible(False)
+        if part == ["spread"]:
+            ax.set_ylabel(f"SD of {as_label(str(output))}, mean over rows")
+            ax.set_ylim(0, 1.1 * ax.get_ylim()[1])
+        else:
+            ax.set_ylabel(f"{as_label(str(output))}, mean over rows")
+            ax.legend(frameon=False, fontsize=8, ncols=4, loc="lower left", bbox_to_anchor=(0, 1))
+    return axes
+
+
+def _style(kind: float | str) -> dict[str, Any]:
+    """How a quantity is drawn: the median thick, other quantiles by how far they are from it."""
+    if isinstance(kind, str):
+        return {"label": kind, "ls": "-", "lw": 1.8, "color": _INK if kind == "mean" else MODEL}
+    thick, style = (2.2, "-") if kind == 0.5 else (1.2, "--" if 0.2 <= kind <= 0.8 else "-")
+    return {"label": f"{100 * kind:.3g} %", "ls": style, "lw": thick, "color": MODEL}
+
+
+def _outermost(lines: dict[Any, Array]) -> list[Array]:
+    """The lowest and the highest quantile, if there are two."""
+    levels = sorted(kind for kind in lines if isinstance(kind, float))
+    return [lines[levels[0]], lines[levels[-1]]] if len(levels) > 1 else []
+
+
+def _draw_along(ax: Any, grid: Array, lines: dict[Any, Array], data: Array | None) -> None:
+    """Lines along numbers or dates, with dots on the right for a missing value, and ticks where rows are."""
+    if grid.dtype.kind == "m":
+        grid, data = grid / _DAY, None if data is None else data / _DAY
+    known = grid == grid
+    at = grid[known]
+    if ends := _outermost(lines):
+        ax.fill_between(at, *(end[known] for end in ends), color=MODEL, alpha=0.15, lw=0)
+    beyond = at.max() + (at.max() - at.min()) * 0.15
+    for kind, values in lines.items():
+        style = _style(kind)
+        ax.plot(at, values[known], **style)
+        if not known.all():
+            ax.plot([beyond], values[~known], "o", ms=5, color=style["color"])
+    _mark_values(ax, at, None if known.all() else beyond)
+    if data is not None:
+        seen = data[(data >= at.min()) & (data <= at.max())]
+        across = {"transform": ax.get_xaxis_transform(), "clip_on": False, "zorder": 1}
+        ax.plot(seen, np.zeros(len(seen)), "|", ms=7, color=DATA, alpha=0.5, **across)
+
+
+def _mark_values(ax: Any, at: Array, missing: Any) -> None:
+    """Ticks along numbers or dates, few enough that they do not touch, and one for a missing value."""
+    from matplotlib import dates
+    from matplotlib.ticker import MaxNLocator
+
+    is_date = at.dtype.kind == "M"
+    if is_date:
+        locator: Any = dates.AutoDateLocator(minticks=3, maxticks=6)  # type: ignore[no-untyped-call]  # theirs
+        formatter: Any = dates.ConciseDateFormatter(locator)  # type: ignore[no-untyped-call]  # theirs
+        ax.xaxis.set_major_locator(locator)
+        ax.xaxis.set_major_formatter(formatter)
+    if missing is None:
+        return
+    low, high, place = (ax.convert_xunits(value) for value in (at.min(), at.max(), missing))
+    found = locator() if is_date else MaxNLocator(5).tick_values(low, high)
+    ticks = [tick for tick in found if low <= tick <= high]
+    words = formatter.format_ticks(ticks) if is_date else [f"{tick:.6g}" for tick in ticks]
+    ax.set_xticks([*ticks, place], [*words, "missing"])
+
+
+def _draw_at_categories(ax: Any, grid: Array, lines: dict[Any, Array]) -> None:
+    """Dots at the categories, over a strip between the lowest and the highest quantile."""
+    _label_categories(ax, ["missing" if value is None or value != value else str(value) for value in grid])
+    at = np.arange(len(grid))
+    if ends := _outermost(lines):
+        ax.vlines(at, *ends, color=MODEL, alpha=0.2, lw=9)
+    for kind, values in lines.items():
+        style = _style(kind)
+        middle = isinstance(kind, str) or kind == 0.5
+        ax.plot(at, values, "o" if middle else "_", ms=7 if middle else 12, mew=2, ls="",
+                color=style["color"], label=style["label"])  # fmt: skip
+
+
+def _label_categories(ax: Any, words: list[str]) -> None:
+    """Name the places 0, 1, ... of an axis, in slanted letters if they would not fit side by side."""
+    short = [word if len(word) <= 18 else f"{word[:17]}\N{HORIZONTAL ELLIPSIS}" for word in words]
+    slanted = sum(map(len, short)) > 34
+    style = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"} if slanted else {}
+    ax.set_xticks(range(len(words)), list(map(as_label, short)), fontsize=9, **style)
+    ax.set_xlim(-0.6, len(words) - 0.4)
 
 
 def pairs(samples: Any, data: Any = None, names: Any = None, rows: Any = None, axes: Any = None) -> Any:

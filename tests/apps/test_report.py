@@ -10,10 +10,19 @@ import pytest
 from sklearn.linear_model import Ridge
 from typer.testing import CliRunner
 
-from localw2 import BallLaw, LocalW2ODE, LocalW2Regressor, Network, RandomCoefficientRegressor, load
+from localw2 import (
+    BallLaw,
+    LocalW2ODE,
+    LocalW2Regressor,
+    Network,
+    RandomCoefficientRegressor,
+    column_importance,
+    load,
+)
 from localw2.apps.cli import app
 from localw2.apps.cli.model_files import save_model
 from localw2.apps.report import joint, report_html, write_report
+from localw2.apps.report import rows as report_of_rows
 from localw2.apps.report.trajectories import JUDGED, _paths, _simulate
 from localw2.datasets import ZOO
 from localw2.estimators.scores import score_rows
@@ -93,10 +102,11 @@ def test_names_inside_the_pictures_are_unique_and_found(page):
 def test_every_section_is_there_with_a_picture_where_one_belongs(page):
     text = " ".join(Document(page).text)
     for words in ("Predictions and observations", "Column by column", "selected rows", "Can it be trusted?",
-                  "Data", "Model", "Citation", "arXiv:2406", "dose, mg", "response", "new.csv"):  # fmt: skip
+                  "Which columns drive the distribution", "Data", "Model", "Citation", "arXiv:2406",
+                  "dose, mg", "response", "new.csv"):  # fmt: skip
         assert words in text
-    assert page.count("<svg") == 7
-    assert page.count('role="img"') == page.count("aria-label=") == 7
+    assert page.count("<svg") == 8
+    assert page.count('role="img"') == page.count("aria-label=") == 8
 
 
 def test_numbers_are_those_of_the_metrics(page, fitted):
@@ -143,7 +153,7 @@ def test_several_outputs_have_their_own_pictures():
     x, y = problem(150, 3, d=2)
     model = LocalW2Regressor(law=Network(epochs=5), base=Ridge(), random_state=0).fit(x, y)
     page = report_html(model, *problem(100, 4, d=2), target_names=["a", "b"])
-    assert page.count("<svg") == 14
+    assert page.count("<svg") == 15
     found = Document(page)
     assert len(found.ids) == len(set(found.ids))
     assert "Dependence between outputs" in " ".join(found.text)
@@ -341,6 +351,44 @@ def test_a_category_has_its_names_on_the_axis(trip_page):
         assert f">{word}</text>" in svg
 
 
+def test_the_column_that_drives_the_law_is_named(trip_page):
+    """The city moves y by 4; the number of the row is not used, so it is not among the bars."""
+    section = trip_page[trip_page.index("Which columns drive") :]
+    section = section[: section.index("<h2>")]
+    text = " ".join(Document(section[section.index("<p>") :]).text)
+    assert "Shuffling city matters most" in text
+    assert "From 150 of 150 rows, 3 shuffles" in text
+    for name in ("city", "year", "load", "start"):
+        assert f">{name}</text>" in section
+    assert ">trip</text>" not in section
+
+
+def test_columns_that_change_the_spread_alone_are_named():
+    rng = np.random.default_rng(0)
+    x = rng.uniform(0.2, 2, size=(700, 3))
+    y = 2 * x[:, 0] + x[:, 1] * rng.normal(size=700)
+    model = LocalW2Regressor("balls", random_state=0).fit(x[:400], y[:400])
+    text = report_html(model, x[400:], y[400:], feature_names=["a", "b <i>", "c"])
+    assert "b &lt;i&gt; changes the spread or the shape, but hardly the mean." in text
+    one = LocalW2Regressor("balls", random_state=0).fit(x[:400, :1], y[:400])
+    assert "Which columns drive" not in report_html(one, x[400:, :1], y[400:])
+
+
+def test_importance_is_bounded_however_many_columns(monkeypatch):
+    asked = []
+
+    def watch(X, y, model, **settings):
+        asked.append(settings["max_rows"] * settings["n_repeats"] * X.shape[1])
+        return column_importance(X, y, model, **settings)
+
+    monkeypatch.setattr(report_of_rows, "column_importance", watch)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(150, 40))
+    model = RandomCoefficientRegressor("ml").fit(x, x[:, 0] + rng.normal(size=150))
+    assert "12 of 40 columns" in report_html(model, x, x[:, 0])
+    assert asked[0] <= 20_000
+
+
 def test_other_columns_are_held_at_typical_values(trip_page):
     frame, _ = trips(150, 1)
     held = re.search(r"typical values: ([^<]*)\.</p>", trip_page)[1].split(", ")
@@ -384,7 +432,7 @@ def test_a_law_without_a_network_is_reported_and_a_plain_one_has_no_gaps(page):
     x, y = problem(200, 0)
     model = LocalW2Regressor(law=BallLaw(), base=Ridge(), random_state=0).fit(x, y)
     found = report_html(model, *problem(100, 1))
-    assert Document(found).tags.count("svg") == 6  # all but the training curve
+    assert Document(found).tags.count("svg") == 7  # all but the training curve
     assert "missing" not in found
     assert "not use" not in page
 

@@ -12,15 +12,15 @@ import localw2
 from localw2.balls.neighborhoods import Nearest, Neighborhoods
 from localw2.balls.ragged import Balls
 from localw2.datasets import FourStates, Nonlinear
-from localw2.judging import sampler as sampler_module
 from localw2.judging.independence import DependentDrawsWarning
-from localw2.judging.sampler import SamplerDraws
 from localw2.judging.seen_rows import SeenRows, SeenRowsWarning
 from localw2.judging.swap_test import conditional as conditional_testing
 from localw2.judging.swap_test import statistics as swap_statistics
 from localw2.judging.swap_test.conditional import conditional_test
 from localw2.judging.swap_test.pairs import DrawMoments
 from localw2.judging.swap_test.statistics import max_t, measure_distances, permutation_pvalue
+from localw2.models import sampler as sampler_module
+from localw2.models.sampler import SamplerDraws
 
 TRUTH = Nonlinear()
 

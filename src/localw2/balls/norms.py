@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from localw2._validation import Array, as_array, as_rows
+from localw2._validation import Array, as_array, as_rows, brief
 
 
 class Norm(ABC):
@@ -35,7 +35,9 @@ def check_norm(norm: Any) -> Norm:
     if norm is None:
         return Euclidean()
     if not isinstance(norm, Norm):
-        raise ValueError(f"norm={norm!r} is not a norm; pass Euclidean(), Weighted(...) or Mahalanobis(...).")
+        raise ValueError(
+            f"norm={brief(norm)} is not a norm; pass Euclidean(), Weighted(...) or Mahalanobis(...)."
+        )
     return norm
 
 

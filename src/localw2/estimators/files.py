@@ -1,19 +1,26 @@
-"""Fitted estimators to and from one file each, without pickle."""
+"""Fitted estimators and random maps to and from one file each, without pickle."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from localw2.estimators.coefficients.regressor import RandomCoefficientRegressor
 from localw2.estimators.dynamics.ode import LocalW2ODE
 from localw2.estimators.regression.regressor import LocalW2Regressor
+from localw2.estimators.stored_maps import KIND, restore_map, store_map
+from localw2.estimators.stored_values import check_fits_together
+from localw2.models.base import RandomMap
 from localw2.storage.model_file import Stored, read, write
 
 _KINDS: dict[str, Any] = {c.__name__: c for c in (LocalW2Regressor, RandomCoefficientRegressor, LocalW2ODE)}
 
 
-def save(estimator: Any, path: Any) -> None:
-    """Write a fitted estimator to one file, atomically: an old file stays whole until the new one is.
+def save(model: Any, path: Any) -> None:
+    """Write a fitted estimator or a random map to one file, atomically: an old file stays until it is there.
+
+    Of a ``RandomMap`` the file holds the state dict, the name of the class and the arguments that made it, if
+    these are plain values that the model keeps as attributes of the same names, as built-in ones do.
 
     >>> import tempfile, pathlib, numpy as np
     >>> x = np.linspace(0, 1, 50)[:, None]
@@ -24,32 +31,43 @@ def save(estimator: Any, path: Any) -> None:
     >>> bool((loaded.predict(x) == model.predict(x)).all())
     True
     """
-    if type(estimator).__name__ not in _KINDS or not hasattr(estimator, "to_stored"):
+    if isinstance(model, RandomMap):
+        write(path, store_map(model))
+        return
+    name = type(model).__name__
+    if name not in _KINDS or not hasattr(model, "to_stored"):
+        inside = " Save its model: save(fit.model, path)." if hasattr(model, "model") else ""
         raise ValueError(
-            f"{type(estimator).__name__} is not an estimator of localw2; save takes {', '.join(_KINDS)}."
+            f"{name} is not a model of localw2; save takes {', '.join(_KINDS)} and any RandomMap.{inside}"
         )
-    write(path, estimator.to_stored())
+    write(path, model.to_stored())
 
 
-def load(path: Any, **functions: Any) -> Any:
-    """Read an estimator that ``save`` wrote. Nothing in the file is ever run.
+def load(path: Any, *, classes: Mapping[str, Any] | None = None, **functions: Any) -> Any:
+    """Read a model that ``save`` wrote. Nothing in the file is ever run.
 
-    An ODE fitted with your own function asks for it: ``load(path, field=logistic)``.
+    An ODE fitted with your own function asks for it: ``load(path, field=logistic)``. A random map of your own
+    asks for its class: ``load(path, classes={"Ride": Ride})``, which is then made with the plain arguments in
+    the file, or ``classes={"Ride": Ride(...)}``, a model of it that you have made yourself.
     """
-    return restore(path, read(path), **functions)
+    return restore(path, read(path), classes=classes, **functions)
 
 
-def restore(path: Any, stored: Stored, **functions: Any) -> Any:
-    """The estimator in what was read from ``path``, which every message names."""
-    if stored.kind not in _KINDS:
+def restore(path: Any, stored: Stored, *, classes: Any = None, **functions: Any) -> Any:
+    """The model in what was read from ``path``, which every message names."""
+    if stored.kind not in {*_KINDS, KIND}:
         raise ValueError(
-            f"{path} holds a {stored.kind}, which is not an estimator; known are {', '.join(_KINDS)}."
+            f"{path} holds a {stored.kind}, which is not a model; known are {', '.join([*_KINDS, KIND])}."
         )
-    known = ("field", "observe") if stored.kind == "LocalW2ODE" else ()
-    if unknown := sorted(set(functions) - set(known)):
+    known = {"LocalW2ODE": {"field", "observe"}, KIND: {"classes"}}.get(stored.kind, set())
+    given = functions if classes is None else functions | {"classes": classes}
+    if unknown := sorted(set(given) - known):
         raise ValueError(f"a stored {stored.kind} does not take {', '.join(unknown)}; give the path alone.")
     try:
-        return _KINDS[stored.kind].from_stored(stored, **functions)
+        if stored.kind == KIND:
+            with check_fits_together(stored, KIND):
+                return restore_map(stored, **given)
+        return _KINDS[stored.kind].from_stored(stored, **given)
     except ValueError as error:
         reason = str(error) if len(str(error)) <= 1000 else f"{str(error)[:1000]}..."
         raise ValueError(f"{path} cannot be used: {reason}") from error

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.spatial import cKDTree
 from scipy.spatial.distance import cdist
 
-from localw2._validation import Array, as_rows, check_flag, check_radius, seed_from
+from localw2._validation import Array, as_rows, brief, check_flag, check_radius, seed_from
 from localw2.balls.norms import Norm, check_norm
 from localw2.balls.search import radius_search
 from localw2.plots import DATA, MODEL, TRUTH, _pyplot
@@ -197,7 +197,7 @@ def sampling_rate(sizes: Any, d: int) -> Array:
 def _check_positive(value: Any, name: str, why: str, zero: bool = False) -> float:
     fits = not isinstance(value, bool) and isinstance(value, Real) and 0 <= float(value) < np.inf
     if not fits or (value == 0 and not zero):
-        raise ValueError(f"{name}={value!r} must be a finite number {'>= 0' if zero else '> 0'}: {why}.")
+        raise ValueError(f"{name}={brief(value)} must be a finite number {'>= 0' if zero else '> 0'}: {why}.")
     return float(value)
 
 
@@ -205,7 +205,7 @@ def _check_radii(deltas: Any) -> Array:
     values = np.atleast_1d(np.asarray(deltas, dtype=object))
     radii = np.array([check_radius(delta) for delta in values.ravel()])
     if values.ndim != 1 or not len(radii) or not np.isfinite(radii).all():
-        raise ValueError(f"deltas={deltas!r} must be a list of finite radii, such as [0.1, 0.2, 0.4].")
+        raise ValueError(f"deltas={brief(deltas)} must be a list of finite radii, such as [0.1, 0.2, 0.4].")
     return np.sort(radii)
 
 

@@ -99,7 +99,7 @@ def in_chunks(
 def source(generator: torch.Generator | None, device: torch.device) -> torch.Generator:
     """The generator, or a new one with fresh entropy; torch's global generator is never used."""
     if generator is None:
-        generator = torch.Generator(device)
+        generator = torch.Generator("cpu" if device.type == "meta" else device)  # "meta" has no numbers
         generator.seed()
     return generator
 

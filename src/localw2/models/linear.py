@@ -27,9 +27,10 @@ class RandomLinear(RandomMap):
 
     def __init__(self, n_inputs: int, n_outputs: int = 1) -> None:
         super().__init__()
-        shape = check_count(n_inputs, "n_inputs", 1) + 1, check_count(n_outputs, "n_outputs", 1)
-        self.mean = nn.Parameter(torch.ones(shape))
-        self.std = nn.Parameter(torch.ones(shape))
+        self.n_inputs = check_count(n_inputs, "n_inputs", 1)
+        self.n_outputs = check_count(n_outputs, "n_outputs", 1)
+        self.mean = nn.Parameter(torch.ones(self.n_inputs + 1, self.n_outputs))
+        self.std = nn.Parameter(torch.ones(self.n_inputs + 1, self.n_outputs))
 
     def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """Standard normal noise of every coefficient, (n, p + 1, d)."""

@@ -129,8 +129,11 @@ class RandomMLP(RandomMap):
         if initial_std is not None:
             words = "a positive number (at 0 all gradients vanish), or None for He initialisation"
             check_number(initial_std, "initial_std", lambda s: 0 < s < math.inf, words)
+        self.n_inputs, self.n_outputs = sizes[0], sizes[-1]
+        self.width, self.depth = sizes[1], len(sizes) - 2
         self.residual = residual
         self.activation = activation
+        self.initial_std = initial_std
         self.layers = nn.ModuleList(RandomLayer(a, b) for a, b in pairwise(sizes))
         generator = source(generator, self.random_layers()[0].mean.device)
         for layer in self.random_layers():

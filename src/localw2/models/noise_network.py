@@ -44,7 +44,8 @@ class NoiseMLP(RandomMap):
         super().__init__()
         sizes = check_sizes(n_inputs, n_outputs, width, depth, activation)
         self.n_noise = check_count(n_noise, "n_noise", 1, why="without noise every draw is the same")
-        self.n_inputs = sizes[0]
+        self.n_inputs, self.n_outputs = sizes[0], sizes[-1]
+        self.width, self.depth = sizes[1], len(sizes) - 2
         self.residual = residual
         self.activation = activation
         self.layers = nn.ModuleList(nn.Linear(a + 2 * self.n_noise, b) for a, b in pairwise(sizes))

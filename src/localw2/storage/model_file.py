@@ -153,7 +153,7 @@ def _serialise(stored: Stored) -> bytes:
         "format": "localw2",
         "format_version": FORMAT_VERSION,
         "kind": stored.kind,
-        "settings": _to_plain(stored.settings, "settings"),
+        "settings": as_json(stored.settings, "settings"),
         "regressors": sorted(stored.regressors),
     }
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
@@ -208,7 +208,7 @@ def _check_name(name: Any) -> None:
         raise ValueError(f"name {name!r} contains half a character (a lone surrogate); rename it.") from None
 
 
-def _to_plain(value: Any, where: str, depth: int = 0) -> Any:
+def as_json(value: Any, where: str, depth: int = 0) -> Any:
     """The value as JSON values only; ValueError says where it is not."""
     if depth > _MAX_DEPTH:
         raise ValueError(f"{where[:80]}... is nested more than {_MAX_DEPTH} levels deep, or contains itself.")
@@ -218,12 +218,12 @@ def _to_plain(value: Any, where: str, depth: int = 0) -> Any:
         if isinstance(value, kind):
             return kind(value)
     if isinstance(value, list | tuple):
-        return [_to_plain(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(value)]
+        return [as_json(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(value)]
     if isinstance(value, dict):
         for key in value:
             if not isinstance(key, str):
                 raise ValueError(f"{where} has the key {key!r}; JSON keys are str: use {str(key)!r}.")
-        return {str(key): _to_plain(item, f"{where}[{key!r}]", depth + 1) for key, item in value.items()}
+        return {str(key): as_json(item, f"{where}[{key!r}]", depth + 1) for key, item in value.items()}
     raise ValueError(f"{where} is {type(value).__name__}, which JSON cannot represent; use {_PLAIN}.")
 
 
@@ -314,7 +314,7 @@ def _unpack(content: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Stored
         raise ValueError(f"its kind is {kind!r} and its settings are {type(settings).__name__}.")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError("its list of regressors is not a list of names.")
-    _to_plain(settings, "settings")
+    as_json(settings, "settings")
     packed = {
         name[len(_REGRESSOR) :]: tensors.pop(name) for name in list(tensors) if name.startswith(_REGRESSOR)
     }

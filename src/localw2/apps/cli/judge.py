@@ -100,7 +100,7 @@ def compare(
     """
     from localw2 import Nearest, Weighted, conditional_test
     from localw2.apps.cli.model_files import load_model, parse_delta, select_rows
-    from localw2.judging.sampler import encode_rows
+    from localw2.models.sampler import encode_rows
 
     rows = select_rows(load_model(model), data, decimal, features, target, drop_missing)
     estimator = rows.model.estimator

@@ -18,11 +18,11 @@ from localw2.apps.explorer.observations import Observations
 from localw2.apps.tables.inputs import Inputs
 from localw2.balls.neighborhoods import Nearest
 from localw2.judging.inputs import is_whole
-from localw2.judging.sampler import encode_rows
 from localw2.judging.seen_rows import judge_seen
 from localw2.judging.swap_test.conditional import conditional_test
 from localw2.judging.swap_test.plots import find_strongest_input
 from localw2.metrics import distance_correlation
+from localw2.models.sampler import encode_rows
 
 if TYPE_CHECKING:
     from localw2.judging.seen_rows import SeenRows

@@ -11,9 +11,19 @@ import numpy as np
 
 from localw2._validation import Array
 from localw2._wording import as_html, as_label
-from localw2.judging.diagnosis.plots import INK, as_axis, group_categories, label_categories
+from localw2.judging.diagnosis.plots import INK, as_axis, group_categories
 from localw2.judging.inputs import is_whole
-from localw2.plots import DATA, MODEL, TRUTH, _draw_regions, _pair_limits, pairs, trajectories
+from localw2.plots import (
+    DATA,
+    MODEL,
+    TRUTH,
+    _draw_regions,
+    _label_categories,
+    _pair_limits,
+    importance,
+    pairs,
+    trajectories,
+)
 
 if TYPE_CHECKING:
     from localw2.judging.inputs import Input
@@ -105,11 +115,11 @@ def draw_column(
     grid, mean, quantiles = curve
     if each.kind == "category":
         groups, words = group_categories(each, column, MOST_CATEGORIES)
-        label_categories(left, words)
+        _label_categories(left, words)
         for i, group in enumerate(groups):
             _draw_strip(left, i - 0.2, np.quantile(draws[:, group], LEVELS), MODEL, "" if i else "draws")
             _draw_strip(left, i + 0.2, np.quantile(y[group], LEVELS), INK, "" if i else "observed")
-        label_categories(right, [each.show(value) for value in grid])
+        _label_categories(right, [each.show(value) for value in grid])
         for i in range(len(grid)):
             _draw_strip(right, i, quantiles[:, i], MODEL, "")
         right.plot(np.arange(len(grid)), mean, "D", ms=4, color=MODEL, label="mean")
@@ -175,6 +185,13 @@ def _mark_whole(ax: Any, each: Input, values: Array) -> None:
         ax.xaxis.set_major_formatter(formatter)
     elif is_whole(values):
         ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+
+
+def draw_importance(law: Array, mean: Array, names: Sequence[str]) -> Any:
+    """How much each column matters for the law and for its mean; both are (p, n_repeats)."""
+    figure, axes = new_figure(7.5, 1.1 + 0.34 * min(12, max(2, len(names))), 1, 2)
+    importance(law, mean, list(names), axes[0])
+    return figure
 
 
 def draw_trajectories(

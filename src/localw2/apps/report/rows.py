@@ -14,15 +14,18 @@ from localw2._wording import as_html
 from localw2.apps.report import figures, joint, parts
 from localw2.apps.tables.inputs import Inputs
 from localw2.estimators.scores import DRAWS, score_rows
+from localw2.judging.explanations import column_importance
 from localw2.judging.inputs import Input, is_whole, show_number
-from localw2.judging.sampler import encode_rows
 from localw2.judging.seen_rows import SeenRowsWarning
+from localw2.models.sampler import encode_rows
 
 if TYPE_CHECKING:
     from localw2.estimators.scores import ScoredRows
 
 _PLACE_DRAWS = 4000  # at each of the chosen inputs
 _GROUP_DRAWS = 50  # at every row, for groups of rows
+_SHUFFLES = 3  # of each column, for its importance
+_SHUFFLED_ROWS = 20_000  # that are scored in all for it: seconds
 _SHOWN_COLUMNS = 4  # columns with pictures of their own
 _LETTERS = "ABCDEFGH"  # of chosen rows
 _COARSE, _FINE = 9, 41  # points of a curve, to compare columns and to draw it
@@ -84,6 +87,7 @@ def report_rows(
         *_predictions(judged),
         "<h2>Column by column</h2>",
         *_columns(judged),
+        *_importance(judged),
         "<h2>Distributions at selected rows</h2>",
         *_distributions(judged),
         *_joint(judged),
@@ -178,6 +182,51 @@ def _columns(judged: _Judged) -> list[str]:
             picture = figures.draw_column(each, groups, (grids[i], means[i][:, k], levels), name)
             found.append(parts.figure(picture, f"column{j}of{k}", f"{name} by {each.name}"))
     return found
+
+
+def _importance(judged: _Judged) -> list[str]:
+    """Which columns matter for the law and for its mean, in few enough rows that it takes seconds."""
+    used = [j for j, name in enumerate(judged.inputs.table_names) if name not in judged.inputs.left_out]
+    if len(used) < 2:
+        return []
+    most = int(np.clip(_SHUFFLED_ROWS // (_SHUFFLES * len(used)), 50, 300))
+    found = column_importance(
+        judged.table,
+        judged.scored.y if len(judged.targets) > 1 else judged.scored.y[:, 0],
+        judged.model,
+        n_repeats=_SHUFFLES,
+        max_rows=most,
+        n_samples=_GROUP_DRAWS,
+        random_state=judged.random_state,
+    )
+    names = [judged.inputs.table_names[j] for j in used]
+    law, mean = found.law[used], found.mean[used]
+    first = int(law.mean(1).argmax())
+    of = ", averaged over the outputs" if len(judged.targets) > 1 else ""
+    text = (
+        f"<p>How much worse the model predicts if the values of one column are shuffled: the CRPS sees the "
+        f"whole distribution, the squared error its mean alone. Shuffling {as_html(names[first])} matters "
+        f"most: the CRPS{of} grows from {found.crps:.3g} to {found.crps + law[first].mean():.3g} SDs of y."
+    )
+    if only := [names[j] for j in _find_shapers(law, mean)]:
+        text += f" {as_html(parts.join_names(only, 6))} {'changes' if len(only) == 1 else 'change'} the "
+        text += "spread or the shape, but hardly the mean."
+    return [
+        "<h2>Which columns drive the distribution</h2>",
+        f"{text}</p>",
+        parts.figure(figures.draw_importance(law, mean, names), "importance", "Importance by column"),
+        f'<p class="soft">From {found.n_rows} of {len(judged.x)} rows, {_SHUFFLES} shuffles of each column '
+        f"(lines: one SD) and {_GROUP_DRAWS} draws per row. Columns that say the same share their "
+        "importance.</p>",
+    ]
+
+
+def _find_shapers(law: Array, mean: Array) -> list[int]:
+    """Columns that clearly matter for the law (p, n_repeats) but not for its mean, most important first."""
+    size, height = law.mean(1), mean.mean(1)
+    clear = (size > 4 * law.std(1)) & (size > 0.02 * size.max())
+    idle = height < 0.02 * max(height.max(), 0.1)  # of the largest, or of a tenth of the variance
+    return [int(j) for j in np.argsort(-size, kind="stable") if clear[j] and idle[j]]
 
 
 def _choose_grid(judged: _Judged, j: int, points: int) -> Array:

@@ -25,8 +25,8 @@ from localw2.judging.independence import (
     measure_shared_noise,
 )
 from localw2.judging.inputs import Input
-from localw2.judging.sampler import SamplerDraws, as_inputs, encode_rows, find_owner, has_table
 from localw2.judging.seen_rows import SeenRows, SeenRowsWarning, judge_seen
+from localw2.models.sampler import SamplerDraws, as_inputs, encode_rows, find_owner, has_table
 
 if TYPE_CHECKING:
     from localw2.balls.neighborhoods import Neighborhoods
@@ -302,7 +302,8 @@ def diagnose(
 
     ``x`` is (N, p) and ``y`` (N,) or (N, d). ``sampler`` is a function of x that returns one draw for every
     row, of the shape of y, or has (or is) a method ``sample(X, n_samples=..., random_state=...)``, as the
-    estimators do; ``n_samples`` draws are made. It may also be draws already made, (S, N) or (S, N, d), as
+    estimators do, or is a ``RandomMap`` or another torch module, which gets x as a tensor in the precision of
+    its parameters; ``n_samples`` draws are made. It may also be draws already made, (S, N) or (S, N, d), as
     ``sample`` returns them. Draws must be independent between rows, which is checked (roughly, from 10 draws
     and 20 rows on); if they are not, there is a warning, and the verdict is "not valid".
 

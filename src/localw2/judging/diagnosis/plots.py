@@ -11,7 +11,7 @@ from localw2._validation import Array
 from localw2._wording import as_label
 from localw2.judging.inputs import DAY, MISSING
 from localw2.judging.valleys import BIN, N_BINS, REACH
-from localw2.plots import DATA, MODEL, TRUTH, _pyplot
+from localw2.plots import DATA, MODEL, TRUTH, _label_categories, _pyplot
 
 if TYPE_CHECKING:
     from localw2.judging.diagnosis.diagnose import Diagnosis
@@ -58,7 +58,7 @@ def _draw_pit_along(place: Array, pit: Array, each: Input, ax: Any) -> None:
         for i, rows in enumerate(groups):
             # Spread out evenly in the order of the rows: random places would differ from run to run.
             position[rows] = i + 0.6 * ((0.618 * np.arange(len(rows))) % 1 - 0.5)
-        label_categories(ax, words)
+        _label_categories(ax, words)
         style = "o"
     else:
         position = as_axis(each, place)
@@ -89,15 +89,6 @@ def group_categories(each: Input, values: Array, most: int) -> tuple[list[Array]
         groups.append(np.flatnonzero(np.isnan(values)))
         words.append(MISSING)
     return groups, words
-
-
-def label_categories(ax: Any, words: list[str]) -> None:
-    """Name the places 0, 1, ... of an axis, in slanted letters if they would not fit side by side."""
-    short = [word if len(word) <= 18 else f"{word[:17]}\N{HORIZONTAL ELLIPSIS}" for word in words]
-    slanted = sum(map(len, short)) > 34
-    style = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"} if slanted else {}
-    ax.set_xticks(range(len(words)), list(map(as_label, short)), fontsize=9, **style)
-    ax.set_xlim(-0.6, len(words) - 0.4)
 
 
 def as_axis(each: Input, values: Array) -> Array:

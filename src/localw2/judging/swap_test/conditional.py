@@ -24,12 +24,12 @@ from localw2.balls.norms import Norm, Weighted, check_norm
 from localw2.balls.ragged import Balls, compact, merge
 from localw2.balls.search import BallSearch, nearest_search, radius_search
 from localw2.judging.independence import SHARED_NOISE, DependentDrawsWarning, describe_shared_noise
-from localw2.judging.sampler import SamplerDraws, as_inputs, encode_rows, find_owner
 from localw2.judging.seen_rows import SeenRows, SeenRowsWarning, judge_seen
 from localw2.judging.swap_test.pairs import SwapPairs
 from localw2.judging.swap_test.plots import draw_test
 from localw2.judging.swap_test.statistics import max_t, measure_distances, permutation_pvalue, standardise
 from localw2.judging.valleys import describe_valley, measure_grain
+from localw2.models.sampler import SamplerDraws, as_inputs, encode_rows, find_owner
 
 # Limits on the number of balls, and on edges (ball, row) times columns (directions, times), that hold unless
 # n_centers is given: 999 swaps then take some seconds. Overlapping balls carry the same information: 30 had
@@ -199,7 +199,8 @@ def conditional_test(
 
     x is (N, p); y is (N,), (N, d), or (N, T, d) for trajectories, each of which is swapped as a whole.
     ``sampler`` is a function of x that returns one draw for every row, of the shape of y, or it has (or is) a
-    method ``sample(X, n_samples=..., random_state=...)``, as the estimators do.
+    method ``sample(X, n_samples=..., random_state=...)``, as the estimators do, or it is a ``RandomMap`` or
+    another torch module, which gets x as a tensor in the precision of its parameters.
 
     **The p-value is exact if** (1) the sampler has not seen these rows: one that was trained on them is
     hardly ever rejected; (2) its draws are independent between rows; (3) the rows are independent given x

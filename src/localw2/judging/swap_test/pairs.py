@@ -17,7 +17,7 @@ from localw2._validation import Array
 from localw2.judging.independence import LEAST_DRAWS, choose_probe, measure_shared_noise, space_evenly
 
 if TYPE_CHECKING:
-    from localw2.judging.sampler import SamplerDraws
+    from localw2.models.sampler import SamplerDraws
 
 # Times of a trajectory that are compared: neighbouring times carry nearly the same information.
 MOST_TIMES = 16
@@ -43,7 +43,7 @@ class SwapPairs:
     says that draws which should be new repeat yhat. ``std`` (N,) is the sampler's SD if there is one column
     that was standardised by it, otherwise None.
 
-    >>> from localw2.judging.sampler import SamplerDraws
+    >>> from localw2.models.sampler import SamplerDraws
     >>> sampler = SamplerDraws.of(lambda x: 5 + 0 * x[:, 0], np.zeros((2, 1)), (2,))
     >>> pairs = SwapPairs.of(np.array([4.0, 6.0]), sampler, 10, 8, np.random.default_rng(0))
     >>> pairs.y.ravel(), pairs.yhat.ravel()
