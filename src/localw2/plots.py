@@ -14,11 +14,12 @@ from localw2._wording import as_label, show_controls
 
 DATA, MODEL, TRUTH = "#8a8f98", "#1f6fb4", "#c8442c"
 MOST_LINES = 50  # observed trajectories that are drawn
-MOST_OUTPUTS = 6  # of a pairs plot: more panels would be too small to read
+MOST_OUTPUTS = 6  # of a plot with panels for each: more would be too small to read
 REGIONS = (0.9, 0.5)  # shares of the draws that the shaded regions of a pairs plot hold
 
 _INK = "#444a54"  # of observed rows over shaded regions, where grey would be hard to see
 _ROW_COLORS = (MODEL, "#b8641a", "#2c8a5b", "#8a5aa8")  # one for each input of a pairs plot
+MOST_LAWS = len(_ROW_COLORS)
 _SHADES = (0.22, 0.5)  # opacities of the regions
 _MOST_DOTS = 600  # of a panel; more would hide each other
 _CELLS = {1: 200, 2: 80}  # of a density, along each axis
@@ -193,6 +194,40 @@ def pairs(samples: Any, data: Any = None, names: Any = None, rows: Any = None, a
     words = None if rows is None else [as_label(str(row)) for row in rows]
     _explain_pairs(grid, n, words, observed is not None)
     return grid
+
+
+def laws(panels: Any, names: Any = None, rows: Any = None, axes: Any = None) -> Any:
+    """Plot the densities of some rows, or the probabilities of their values, with one panel per output.
+
+    A panel is (values (m,), their densities or probabilities (m, n) at n <= 4 rows, whether they are
+    probabilities), as ``Distribution.plot`` makes them. ``names`` are those of the outputs, ``rows`` those of
+    the rows. Returns the array of Axes.
+    """
+    n = panels[0][1].shape[1]
+    if n > MOST_LAWS:
+        raise ValueError(f"there are {n} rows, but no more than {MOST_LAWS} can be told apart; choose some.")
+    if rows is not None and len(rows) != n:
+        raise ValueError(f"rows has {len(rows)} name(s) for {n} row(s); give one for each.")
+    words = [f"row {i}" for i in range(n)] if rows is None else [as_label(str(row)) for row in rows]
+    names, axes = _names(names, len(panels)), _panels(axes, len(panels))
+    for ax, name, (values, heights, discrete) in zip(axes, names, panels, strict=True):
+        # Bars of several rows stand side by side within 0.8 of the smallest gap between values.
+        width = 0.8 * float(np.diff(values).min(initial=np.inf)) / n if len(values) > 1 else 0.8 / n
+        for i, color in enumerate(_ROW_COLORS[:n]):
+            if discrete:
+                ax.bar(values + (i - (n - 1) / 2) * width, heights[:, i], width, color=color, label=words[i])
+            else:
+                line = np.where(
+                    np.isfinite(heights[:, i]), heights[:, i], 0.0
+                )  # a single value has no density
+                ax.fill_between(values, 0, line, color=color, alpha=0.25, lw=0)
+                ax.plot(values, line, color=color, lw=1.5, label=words[i])
+        ax.set(xlabel=name, ylabel="probability" if discrete else "density")
+        ax.set_ylim(bottom=0)
+        ax.spines[["top", "right"]].set_visible(False)
+    if n > 1 or rows is not None:
+        axes[0].legend(frameon=False, fontsize=8)
+    return axes
 
 
 def _observed_rows(data: Any, n: int, d: int) -> list[Array] | None:
