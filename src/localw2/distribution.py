@@ -16,7 +16,7 @@ from localw2 import plots
 from localw2._validation import Array, as_array, check_count, check_number, check_probability, seed_from
 
 KEPT_BYTES = 1 << 28  # of ordered draws; those of more rows are drawn again whenever they are needed
-_MOST_AT_A_TIME = 1 << 19  # draws times rows of given draws that are ordered at a time
+_AT_A_TIME = 1 << 19  # draws times rows of given draws that are ordered at a time
 # A Gaussian is a mixture of boxes whose half widths have the chi distribution with 3 degrees of freedom. With
 # eight of them as a kernel, a smoothed density is a mean of differences of the cdf, and adds up to 1.
 _BOXES = stats.chi.ppf((np.arange(8) + 0.5) / 8, 3)
@@ -541,7 +541,7 @@ class _GivenDraws:
         self._draws = draws
 
     def common_draws(self, x: Array) -> Iterator[tuple[slice, Array]]:
-        step = max(1, _MOST_AT_A_TIME // len(self._draws))
+        step = max(1, _AT_A_TIME // len(self._draws))
         for start in range(0, len(x), step):
             rows = slice(start, start + step)
             yield rows, self._draws[:, x[rows]]
@@ -552,7 +552,8 @@ def _cdf(z: Array, v: Array, discrete: Any) -> Array:
     n = np.searchsorted(z, v, side="right")
     if discrete:
         share: Array = n / len(z)
-        return share
+        # A level that is rounded up would belong to the next value.
+        return np.where(np.ceil(len(z) * share - 1) < n, share, np.nextafter(share, 0))
     last = len(z) - 1
     below, above = z[np.maximum(n - 1, 0)], z[np.minimum(n, last)]
     share = np.divide(v - below, above - below, out=np.zeros(v.shape), where=(n > 0) & (n <= last))
@@ -583,7 +584,7 @@ def _quantiles(z: Array, q: Array, discrete: Any) -> Array:
 
 def _density(z: Array, v: Array, lower: float, upper: float) -> Array:
     """The density at v of draws z (S,), in order, smoothed by a kernel and reflected at the bounds."""
-    reach = _bandwidth(z) * _BOXES
+    reach = np.minimum(_bandwidth(z) * _BOXES, upper - lower)
     if reach[0] == 0:  # all draws are equal
         return np.where(v == z[0], np.inf, 0.0)
     total = np.zeros(v.shape)
