@@ -1,6 +1,7 @@
 """Distributions: answers that agree with each other, with numpy's quantiles and with scipy's laws."""
 
 import pickle
+import time
 
 import numpy as np
 import pytest
@@ -337,6 +338,37 @@ def test_lists_of_rows_and_of_outputs_are_not_paired():
         LAWS[2][[0, 1], [0, 1]]
 
 
+def test_ten_thousand_rows_answer_a_hundred_values_in_two_seconds():
+    draws = np.random.default_rng(0).standard_normal((2000, 10_000), dtype=np.float32)
+    law = DrawsDistribution.of(draws)
+    start = time.process_time()  # of this process, however busy the machine is
+    found = law.cdf(np.linspace(-3, 3, 100)[:, None])
+    assert time.process_time() - start < 2
+    assert found.shape == (100, 10_000)
+    np.testing.assert_allclose(found.mean(1), stats.norm.cdf(np.linspace(-3, 3, 100)), atol=1e-3)
+
+
+def test_laws_of_no_rows():
+    for law in LAWS:
+        none = law[law.mean().reshape(4, -1)[:, 0] > 1e9]
+        assert none.shape == (0, *law.shape[1:])
+        assert none[:].cdf(0.0).shape == none.mean().shape == none.shape
+        assert none.rvs(3).shape == (3, *none.shape)
+        with pytest.raises(IndexError):
+            none[0]
+        with pytest.raises(ValueError, match="Choose"):
+            none.plot()
+
+
+def test_values_that_differ_by_rounding_are_one_to_the_density():
+    """A cluster of draws with a spread of 1e-16 is an atom, not a bandwidth."""
+    draws = np.append(1 + RNG.normal(0, 2e-16, 1000), RNG.normal(size=1000))
+    law = DrawsDistribution.of(draws[:, None])[0]
+    v = np.linspace(-5, 5, 20_001)
+    assert integrate.trapezoid(law.pdf(v), v) == pytest.approx(1, abs=1e-2)
+    assert law.pdf(1.0) < 10
+
+
 def test_draws_that_are_none():
     with pytest.raises(ValueError, match="shape"):
         DrawsDistribution.of(np.zeros(5))
@@ -361,7 +393,16 @@ def test_plots():
     np.testing.assert_allclose(
         [bar.get_height() for bar in bars.patches], counts[0].pmf(np.arange(len(bars.patches)))
     )
+    assert bars.get_ylabel() == "probability"
+    censored = DrawsDistribution.of(np.maximum(0, RNG.normal(size=(2000, 1))), lower=0.0)
+    (ax,) = censored.plot()
+    assert ax.get_ylabel() == "density; dots: probability"
+    curve, dot = ax.lines
+    assert dot.get_data()[1] == pytest.approx(censored.pmf(0.0))
+    # What the density leaves out is in the dot.
+    assert integrate.trapezoid(curve.get_ydata(), curve.get_xdata()) == pytest.approx(0.5, abs=0.05)
     assert NormalDistribution([1.0], [0.0]).plot()[0].lines  # no spread, no error
+    assert DrawsDistribution.of(np.zeros((5, 1)), lower=0.0).plot()[0].lines
     with pytest.raises(ValueError, match="Choose"):
         NormalDistribution(np.zeros(9), np.ones(9)).plot()
     with pytest.raises(ValueError, match="rows"):

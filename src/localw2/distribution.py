@@ -21,7 +21,7 @@ _AT_A_TIME = 1 << 19  # draws times rows of given draws that are ordered at a ti
 # eight of them as a kernel, a smoothed density is a mean of differences of the cdf, and adds up to 1.
 _BOXES = stats.chi.ppf((np.arange(8) + 0.5) / 8, 3)
 _QUARTER = 2 * stats.norm.ppf(0.625)  # the shortest interval that holds a quarter of a standard Gaussian
-_GRID = 400  # values at which a density is plotted
+_GRID = 300  # values of every law at which densities are plotted
 
 
 class Distribution(ABC):
@@ -77,7 +77,7 @@ class Distribution(ABC):
                 "rows and outputs are both given by lists, which numpy would pair. Choose one after the "
                 "other: law[rows][:, outputs]."
             )
-        rows = np.arange(self._n_rows or 1).reshape(() if self._n_rows is None else -1)[first]
+        rows = np.array(0) if self._n_rows is None else np.arange(self._n_rows)[first]
         places = np.arange(prod(self._outputs)).reshape(self._outputs)[rest]
         if rows.ndim > 1 or places.ndim > len(self._outputs):
             raise IndexError(f"an index of {key!r} would add an axis; laws have the axes {self.shape}.")
@@ -122,8 +122,10 @@ class Distribution(ABC):
 
         It is the law's own, and never calibrated; ``predict_interval`` is, if the fit was.
         """
-        tail = (1 - check_probability(confidence, "confidence")) / 2
-        return self.ppf(tail), self.ppf((1 + confidence) / 2)
+        inside = check_probability(confidence, "confidence")
+        levels = np.array([(1 - inside) / 2, (1 + inside) / 2])
+        low, high = self.ppf(levels.reshape(2, *[1] * len(self.shape)))
+        return low, high
 
     @abstractmethod
     def mean(self) -> Any:
@@ -143,15 +145,17 @@ class Distribution(ABC):
     def plot(self, names: Any = None, rows: Any = None, axes: Any = None) -> Any:
         """Plot the densities of at most 4 rows, or the probabilities of discrete values; a panel per output.
 
-        ``names`` are those of the outputs, ``rows`` those of the rows. Returns the array of Axes.
+        The probability of a bound is a dot on a line, of which the density leaves it out. ``names`` are those
+        of the outputs, ``rows`` those of the rows. Returns the array of Axes.
         """
-        if (self._n_rows or 1) > plots.MOST_LAWS or prod(self._outputs) > plots.MOST_OUTPUTS:
+        n = 1 if self._n_rows is None else self._n_rows
+        if not 1 <= n <= plots.MOST_LAWS or prod(self._outputs) > plots.MOST_OUTPUTS:
             raise ValueError(
-                f"the laws have shape {self.shape}, but no more than {plots.MOST_LAWS} rows and "
-                f"{plots.MOST_OUTPUTS} outputs can be told apart. Choose some, such as law[:3].plot()."
+                f"the laws have shape {self.shape}, but 1 to {plots.MOST_LAWS} rows and at most "
+                f"{plots.MOST_OUTPUTS} outputs can be shown. Choose some, such as law[:3].plot()."
             )
-        each = (self._take(np.arange(self._n_rows or 1), np.array(k)) for k in range(prod(self._outputs)))
-        return plots.laws([law._curve() for law in each], names, rows, axes)
+        each = (self._take(np.arange(n), np.array(k)) for k in range(prod(self._outputs)))
+        return plots.laws([law._panel() for law in each], names, rows, axes)
 
     @abstractmethod
     def _take(self, rows: Array, places: Array) -> Self:
@@ -175,14 +179,18 @@ class Distribution(ABC):
     def _describe(self) -> str:
         return ""
 
-    def _curve(self) -> tuple[Array, Array, bool]:
-        """Values (m,), the density (m, N) at them, or the probability of each, and whether it is that."""
+    def _panel(self) -> plots.Panel:
+        """What is plotted of laws (N,)."""
+        values = self._grid()
+        return plots.Panel(values, self.pdf(values[:, None]))
+
+    def _grid(self) -> Array:
+        """Values (m,) that show every law (N,), however narrow; far tails are cut off."""
         ends = self.ppf([[0.002], [0.05], [0.95], [0.998]])
-        reach = 1.5 * (ends[2] - ends[1])  # far tails are cut off
-        low, high = np.maximum(ends[0], ends[1] - reach).min(), np.minimum(ends[3], ends[2] + reach).max()
-        pad = 0.1 * (high - low) or max(0.5, 1e-3 * abs(high))
-        values = np.linspace(low - pad, high + pad, _GRID)
-        return values, self.pdf(values[:, None]), False
+        reach = 1.5 * (ends[2] - ends[1])
+        low, high = np.maximum(ends[0], ends[1] - reach), np.minimum(ends[3], ends[2] + reach)
+        pad = np.where(high > low, 0.1 * (high - low), np.maximum(0.5, 1e-3 * np.abs(high)))
+        return np.unique(np.linspace(low - pad, high + pad, _GRID))
 
     def _broadcast(self, values: Any, name: str) -> Array:
         """Values as an array (..., *shape) of floats; infinities are welcome."""
@@ -214,7 +222,7 @@ class NormalDistribution(Distribution):
     """
 
     def __init__(self, mean: Any, std: Any) -> None:
-        mean, std = np.asarray(mean, dtype=np.float64), np.asarray(std, dtype=np.float64)
+        mean, std = np.array(mean, dtype=np.float64), np.array(std, dtype=np.float64)
         if mean.shape != std.shape or mean.ndim > 1 or not bool((std >= 0).all()):
             raise ValueError(
                 f"mean has shape {mean.shape} and std {std.shape}; give (N,) each, standard deviations >= 0."
@@ -441,10 +449,8 @@ class DrawsDistribution(Distribution):
         """
         count = 1 if size is None else check_count(size, "size", 1)
         rng = np.random.default_rng(seed_from(random_state))
-        chosen, within = (
-            rng.integers(self.n_draws, size=(len(self.x), count)),
-            rng.random((len(self.x), count)),
-        )
+        chosen = rng.integers(self.n_draws, size=(len(self.x), count))
+        within = rng.random(chosen.shape)
         found = np.empty((len(self.x), self._n_places, count))
         for rows, part in self._parts():
             for i, n in enumerate(range(*rows.indices(len(self.x)))):
@@ -461,10 +467,9 @@ class DrawsDistribution(Distribution):
         if not len(self.x):
             return np.empty((0, self._n_places)), np.empty((0, self._n_places))
         if self.moments is not None:
-            mean, variance = self.moments(self.x)
-            return (
-                (mean, variance) if self.places is None else (mean[:, self.places], variance[:, self.places])
-            )
+            own = slice(None) if self.places is None else self.places
+            mean, variance = (part[:, own] for part in self.moments(self.x))
+            return mean, variance
         parts = [(part.values.mean(-1), part.values.var(-1)) for _, part in self._parts()]
         mean, variance = (np.concatenate(part) for part in zip(*parts, strict=True))
         return mean, variance
@@ -526,11 +531,21 @@ class DrawsDistribution(Distribution):
     def _describe(self) -> str:
         return f", {self.n_draws} draws each" if self.shape else ""
 
-    def _curve(self) -> tuple[Array, Array, bool]:
-        if not self.support.discrete[0]:
-            return super()._curve()
-        values = np.unique(np.concatenate([np.unique(part.values) for _, part in self._parts()]))
-        return values, self.pmf(values[:, None]), True
+    def _panel(self) -> plots.Panel:
+        laws = [part.values[:, 0] for _, part in self._parts()]
+        if self.support.discrete[0]:
+            values = np.unique(np.concatenate([z.ravel() for z in laws]))
+            return plots.Panel(None, None, values, self.pmf(values[:, None]))
+        lower, upper = self.support.lower[0], self.support.upper[0]
+        bounds = np.array([bound for bound in (lower, upper) if np.isfinite(bound)])
+        values, density = self._grid(), []
+        for z in (row for rows in laws for row in rows):
+            inner = z[(z > lower) & (z < upper)]
+            some = len(inner) > 1
+            density.append(
+                _density(inner, values, lower, upper) * len(inner) / len(z) if some else 0 * values
+            )
+        return plots.Panel(values, np.stack(density, 1), bounds, self.pmf(bounds[:, None]))
 
 
 @final
@@ -597,10 +612,10 @@ def _density(z: Array, v: Array, lower: float, upper: float) -> Array:
 def _bandwidth(z: Array) -> float:
     """Silverman's rule for draws z (S,) in order, each value once, and the SD of their densest quarter.
 
-    The SD of all of them would fill the valley between two modes, and values that many draws share say how
-    often they come, not how they spread.
+    The SD of all of them would fill the valley between two modes, and values that many draws share (up to
+    their rounding) say how often they come, not how they spread.
     """
-    values = z[np.append(True, z[1:] > z[:-1])]
+    values = z[np.append(True, z[1:] - z[:-1] > 1e-14 * max(abs(z[0]), abs(z[-1])))]
     n = len(values)
     if n < 2:
         return 0.0

@@ -276,7 +276,7 @@ class LocalW2Regressor(Judged, stored_values.Storable, RegressorMixin, BaseEstim
         >>> bool((law.ppf(0.9) == model.predict_quantiles([[0.2], [0.8]], 0.9)).all())
         True
         """
-        x, law = self.encode(X), self.law_
+        x, law = self.encode(X).copy(), self.law_  # the law is asked later, when X may have changed
         outputs = () if self._y_ndim == 1 else (self.n_outputs_,)
         return DrawsDistribution(law, x, PREDICTION_DRAWS, outputs, law.outcomes.support, law.moments)
 
