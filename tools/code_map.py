@@ -24,6 +24,7 @@ TITLES = {
     "metrics": "scores",
     "losses": "how far apart?",
     "balls": "which rows are near?",
+    "distribution": "predicted laws",
     "storage": "files",
     "models": "what to learn",
     "plots": "pictures",
@@ -40,10 +41,11 @@ COLUMNS = {
     "metrics": 3,
     "losses": 2,
     "balls": 2,
+    "distribution": 4,
     "storage": 0,
     "models": 1,
     "plots": 2,
-    "datasets": 4,
+    "datasets": 5,
 }
 COLUMN, ROW, WIDTH, HEIGHT, MARGIN = 176, 86, 158, 54, 20
 # Fill and outline: rooms of the method, rooms around it, single files.

@@ -17,7 +17,7 @@ PACKAGE = Path(localw2.__file__).parent
 LAYERS = (
     ("_validation", "_wording"),
     ("models", "storage", "datasets", "plots"),
-    ("balls",),
+    ("balls", "distribution"),
     ("losses",),
     ("training", "metrics"),
     ("judging",),

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from localw2.balls.neighborhoods import Nearest, Neighborhoods
     from localw2.balls.norms import Euclidean, Mahalanobis, Norm, Weighted
     from localw2.balls.selection import DeltaSelection, select_delta
+    from localw2.distribution import Distribution
     from localw2.estimators.coefficients.regressor import RandomCoefficientRegressor
     from localw2.estimators.dynamics.ode import LocalW2ODE
     from localw2.estimators.files import load, save
@@ -52,6 +53,7 @@ __all__ = [
     "DeltaSelection",
     "DependentDrawsWarning",
     "Diagnosis",
+    "Distribution",
     "EnergyScore",
     "ErrorBound",
     "Euclidean",
@@ -110,6 +112,7 @@ _HOMES = {
     "balls.neighborhoods": "Nearest Neighborhoods",
     "balls.norms": "Euclidean Mahalanobis Norm Weighted",
     "balls.selection": "DeltaSelection select_delta",
+    "distribution": "Distribution",
     "estimators.coefficients.regressor": "RandomCoefficientRegressor",
     "estimators.dynamics.ode": "LocalW2ODE",
     "estimators.files": "load save",

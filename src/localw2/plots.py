@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import textwrap
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
 
 import numpy as np
 from scipy.ndimage import gaussian_filter
@@ -14,13 +16,14 @@ from localw2._wording import as_label, show_controls
 
 DATA, MODEL, TRUTH = "#8a8f98", "#1f6fb4", "#c8442c"
 MOST_LINES = 50  # observed trajectories that are drawn
-MOST_OUTPUTS = 6  # of a pairs plot: more panels would be too small to read
+MOST_OUTPUTS = 6  # of a plot with panels for each: more would be too small to read
 REGIONS = (0.9, 0.5)  # shares of the draws that the shaded regions of a pairs plot hold
 
 _DAY = np.timedelta64(1, "D")
 _MOST_BARS = 12  # columns of a picture of importance
 _INK = "#444a54"  # of observed rows over shaded regions, where grey would be hard to see
 _ROW_COLORS = (MODEL, "#b8641a", "#2c8a5b", "#8a5aa8")  # one for each input of a pairs plot
+MOST_LAWS = len(_ROW_COLORS)
 _SHADES = (0.22, 0.5)  # opacities of the regions
 _MOST_DOTS = 600  # of a panel; more would hide each other
 _CELLS = {1: 200, 2: 80}  # of a density, along each axis
@@ -343,6 +346,75 @@ def pairs(samples: Any, data: Any = None, names: Any = None, rows: Any = None, a
     words = None if rows is None else [as_label(str(row)) for row in rows]
     _explain_pairs(grid, n, words, observed is not None)
     return grid
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """Laws of one output at n rows: ``density`` (m, n) at ``values``, ``probability`` (k, n) of ``atoms``.
+
+    A discrete output has no density, and a continuous one no atoms.
+    """
+
+    values: Array | None
+    density: Array | None
+    atoms: Array | None = None
+    probability: Array | None = None
+
+    @property
+    def n_laws(self) -> int:
+        """How many rows there are."""
+        shown = self.probability if self.density is None else self.density
+        assert shown is not None
+        return int(shown.shape[1])
+
+
+def laws(panels: Sequence[Panel], names: Any = None, rows: Any = None, axes: Any = None) -> Any:
+    """Plot the densities of up to 4 rows and the probabilities of single values, with one panel per output.
+
+    ``names`` are those of the outputs, ``rows`` those of the rows. Returns the array of Axes.
+
+    >>> import matplotlib
+    >>> matplotlib.use("Agg")
+    >>> v = np.linspace(-3, 3, 50)
+    >>> laws([Panel(v, np.exp(-(v**2))[:, None] / np.pi**0.5)], names=["height [m]"])[0].get_xlabel()
+    'height [m]'
+    """
+    n = panels[0].n_laws
+    if n > MOST_LAWS:
+        raise ValueError(f"there are {n} rows, but no more than {MOST_LAWS} can be told apart; choose some.")
+    if rows is not None and len(rows) != n:
+        raise ValueError(f"rows has {len(rows)} name(s) for {n} row(s); give one for each.")
+    words = [f"row {i}" for i in range(n)] if rows is None else [as_label(str(row)) for row in rows]
+    names, axes = _names(names, len(panels)), _panels(axes, len(panels))
+    for ax, name, panel in zip(axes, names, panels, strict=True):
+        for i in range(n):
+            if panel.values is not None and panel.density is not None:
+                line = np.where(np.isfinite(panel.density[:, i]), panel.density[:, i], 0.0)
+                ax.fill_between(panel.values, 0, line, color=_ROW_COLORS[i], alpha=0.25, lw=0)
+                ax.plot(panel.values, line, color=_ROW_COLORS[i], lw=1.5, label=words[i])
+            if panel.atoms is not None and panel.probability is not None:
+                _draw_atoms(ax, panel.atoms, panel.probability, i, words[i], alone=panel.density is None)
+        mixed = panel.probability is not None and bool((panel.probability > 0).any())
+        kind = "density; dots: probability" if mixed else "density"
+        ax.set(xlabel=name, ylabel="probability" if panel.density is None else kind)
+        ax.set_ylim(bottom=0)
+        ax.spines[["top", "right"]].set_visible(False)
+    if n > 1 or rows is not None:
+        axes[0].legend(frameon=False, fontsize=8)
+    return axes
+
+
+def _draw_atoms(ax: Any, atoms: Array, probability: Array, i: int, word: str, alone: bool) -> None:
+    """The probabilities (k, n) of values (k,) at row i: bars, or dots on lines beside a density."""
+    n, color = probability.shape[1], _ROW_COLORS[i]
+    if alone:  # the bars of several rows side by side
+        width = 0.8 * (float(np.diff(atoms).min()) if len(atoms) > 1 else 1.0) / n
+        ax.bar(atoms + (i - (n - 1) / 2) * width, probability[:, i], width, color=color, label=word)
+        return
+    seen = probability[:, i] > 0
+    ax.vlines(atoms[seen], 0, probability[seen, i], color=color, lw=1.5)
+    ax.plot(atoms[seen], probability[seen, i], "o", ms=5, color=color)
 
 
 def _observed_rows(data: Any, n: int, d: int) -> list[Array] | None:

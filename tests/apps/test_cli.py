@@ -371,16 +371,19 @@ def test_predict_writes_what_python_predicts(folder, held, tmp_path):
     mean, std = model.predict(X, return_std=True)
     lower, upper = model.predict_interval(X, 0.8)
     low, high = model.predict_quantiles(X, [0.05, 0.5])
+    law = model.predict_distribution(X)
     expected = {
         "row": np.arange(1, 46),
         "strength_mean": mean,
         "strength_std": std,
         "strength_q0.05": low,
         "strength_q0.5": high,
+        "strength_above_30": law.sf(30.0),
+        "strength_above_45.5": law.sf(45.5),
         "strength_lower_0.8": lower,
         "strength_upper_0.8": upper,
     }
-    command = "predict m.lw2 m.lw2.held-out.csv --quantiles .05,.5 --interval .8"
+    command = "predict m.lw2 m.lw2.held-out.csv --quantiles .05,.5 --above 30,45.5 --interval .8"
     for name in ("p.csv", "p.tsv", "p.parquet"):
         run(f"{command} --out {tmp_path / name}")
         table = read_table(tmp_path / name)
@@ -400,6 +403,7 @@ def test_every_run_writes_its_settings_beside_its_result(folder, tmp_path):
     """And that file makes the result again."""
     for command, name in (
         ("predict m.lw2 m.lw2.held-out.csv --quantiles .05,.5", "p.csv"),
+        ("predict m.lw2 m.lw2.held-out.csv --above 30", "a.csv"),
         ("sample m.lw2 m.lw2.held-out.csv -n 2 --seed 4", "s.csv"),
         ("report m.lw2 m.lw2.held-out.csv", "r.html"),
     ):
@@ -952,6 +956,7 @@ def test_errors_are_one_paragraph_and_code_1(command, message, folder, paths):
         "fit data.csv --target strength --bounds low --out x",
         "fit data.csv --target strength --values few --out x",
         "predict m.lw2 data.csv --quantiles low",
+        "predict m.lw2 data.csv --above much",
         "sample m.lw2 data.csv -n 0",
         "nothing",
     ],

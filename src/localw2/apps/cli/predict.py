@@ -26,6 +26,10 @@ def predict(
         float | None,
         typer.Option(metavar="0.9", help="Coverage of the prediction interval; 0.9 by default."),
     ] = None,
+    above: Annotated[
+        str | None,
+        typer.Option(metavar="V[,V2]", help="Probabilities to exceed these values, instead of an interval."),
+    ] = None,
     out: options.TableOut = "-",
     keep: options.Keep = None,
     features: options.Features = None,
@@ -34,20 +38,24 @@ def predict(
     config: Config = None,
     as_json: options.Json = False,
 ) -> None:
-    """Predict the mean, the standard deviation and an interval or quantiles for every row of DATA."""
+    """Predict the mean, the SD and an interval, quantiles or probabilities for every row of DATA."""
     from localw2.apps.cli.model_files import load_model, select_rows, write_result
     from localw2.apps.tables.tables import check_format
 
     check_format(out)
     check_outputs(out, [model, data, config])
     levels = [] if quantiles is None else parse_numbers(quantiles, "--quantiles")
-    coverage = 0.9 if interval is None and not levels else interval
+    limits = [] if above is None else parse_numbers(above, "--above")
+    coverage = 0.9 if interval is None and not levels and not limits else interval
     rows = select_rows(load_model(model), data, decimal, features, None, drop_missing, observed=False)
     columns, estimator = rows.copy_columns(keep), rows.model.estimator
     parts = dict(zip(("mean", "std"), estimator.predict(rows.X, return_std=True), strict=True))
     if levels:
         found = estimator.predict_quantiles(rows.X, levels)
         parts |= {f"q{level:g}": values for level, values in zip(levels, found, strict=True)}
+    if limits:
+        law = estimator.predict_distribution(rows.X)
+        parts |= {f"above_{limit:g}": law.sf(limit) for limit in limits}
     if coverage is not None:
         lower, upper = estimator.predict_interval(rows.X, coverage=coverage)
         parts |= {f"lower_{coverage:g}": lower, f"upper_{coverage:g}": upper}

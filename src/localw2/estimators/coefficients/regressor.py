@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from localw2._validation import Array, check_count, check_flag, check_probability, check_radius, seed_from
 from localw2.balls.neighborhoods import Neighborhoods
 from localw2.balls.norms import Weighted
+from localw2.distribution import NormalDistribution
 from localw2.estimators import settings, stored_values
 from localw2.estimators.coefficients.gaussian import (
     CoefficientLaw,
@@ -161,6 +162,16 @@ class RandomCoefficientRegressor(Judged, stored_values.Storable, RegressorMixin,
         tail = (1 - check_probability(coverage, "coverage")) / 2
         lower, upper = self.predict_quantiles(X, [tail, 1 - tail])
         return lower, upper
+
+    def predict_distribution(self, X: Any) -> NormalDistribution:
+        """The Gaussian distribution of y at each row, exact for the fitted law, with the names of scipy.
+
+        >>> model = RandomCoefficientRegressor().fit([[0.0], [1.0], [2.0], [3.0]], [0.1, 0.9, 2.2, 2.8])
+        >>> law = model.predict_distribution([[1.0], [2.0]])
+        >>> bool((law.mean() == model.predict([[1.0], [2.0]])).all()), law.sf(1.5).round(1)
+        (True, array([0., 1.]))
+        """
+        return NormalDistribution(*self._moments(X))
 
     def summary(self) -> str:
         """A table of the mean and SD of every coefficient, with standard errors and intervals if known."""

@@ -13,9 +13,11 @@ from torch import Tensor
 
 from localw2._validation import Array, as_array, check_count, check_flag
 from localw2.balls.norms import Norm
+from localw2.distribution import DrawsDistribution, Support
 from localw2.estimators import settings, stored_values
 from localw2.estimators.dynamics import checks, storing
 from localw2.estimators.dynamics.parameters import LearnedParameters
+from localw2.estimators.dynamics.simulation import SimulatedPaths
 from localw2.estimators.dynamics.trajectories import Rows, Trajectories, near_initial
 from localw2.estimators.judged import JudgedPaths, sketch_paths
 from localw2.losses.discrepancies import Discrepancy, SquaredW2
@@ -31,8 +33,8 @@ from localw2.training.loop import train
 if TYPE_CHECKING:
     from localw2.judging.seen_rows import SeenRows
 
-# Draws behind ``parameters_``.
-PARAMETER_DRAWS = 10_000
+# Draws behind ``parameters_``, and trajectories behind the law of each one.
+PARAMETER_DRAWS, PREDICTION_DRAWS = 10_000, 2000
 # Gradients are clipped to this norm: one near-explosion would blunt the steps of a thousand epochs after it.
 MAX_GRADIENT = 1.0
 # Trajectories times draws that are solved for at a time when sampling.
@@ -253,6 +255,21 @@ class LocalW2ODE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
                 parts.append(path if self.observe is None else self.observe(path))
         found: Array = torch.cat(parts).double().numpy()
         return found.reshape(n_samples, len(states), len(times), -1)
+
+    def predict_distribution(self, y0: Any, t: Any) -> DrawsDistribution:
+        """The distribution of every observed quantity at times t, of trajectories from states y0 at ``t[0]``.
+
+        ``y0`` is (n, d) or (d,), and the laws are (n, T, p): ``law[0, -1]`` has those of the first trajectory
+        at the last time. They come from 2000 trajectories of each initial state, with the same omegas for
+        all, from a stored seed. ``rvs`` draws whole trajectories. See ``DrawsDistribution``.
+        """
+        check_is_fitted(self, "model_")
+        states, times = self._states(y0, "y0"), check_times(as_array(t, "t"))
+        shape = len(times), self.n_observed_
+        paths = SimulatedPaths(self.model_.at(times), self.observe, PREDICTION_DRAWS, self._parameter_seed)
+        return DrawsDistribution(
+            paths, states.numpy(), PREDICTION_DRAWS, shape, Support.anything(shape[0] * shape[1])
+        )
 
     def sample_field(
         self, y: Any, n_samples: int = 1, t: float | None = None, random_state: Any = None

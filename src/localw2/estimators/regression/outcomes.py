@@ -8,6 +8,7 @@ from typing import Any, final
 import numpy as np
 
 from localw2._validation import Array, average
+from localw2.distribution import Support
 
 MOST_VALUES = 50  # distinct values that a discrete target may have,
 ROWS_PER_VALUE = 20  # and the rows that it needs for each, on average
@@ -60,6 +61,11 @@ class Outcomes:
         """Whether every number is possible."""
         unbounded = np.isinf(self.lower).all() and np.isinf(self.upper).all()
         return bool(unbounded) and all(v is None for v in self.values)
+
+    @property
+    def support(self) -> Support:
+        """The same in the words of a distribution."""
+        return Support(self.lower, self.upper, np.array([v is not None for v in self.values]))
 
     def allow(self, y: Array) -> Array:
         """Which of y (N, d) the bounds and values allow, (N, d)."""

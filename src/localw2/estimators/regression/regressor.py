@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from localw2._validation import Array, check_count, check_flag, check_probability
 from localw2.balls.norms import Norm
+from localw2.distribution import DrawsDistribution
 from localw2.estimators import settings, stored_values
 from localw2.estimators.judged import Judged
 from localw2.estimators.regression.ball_law import BallLaw
@@ -26,6 +27,7 @@ from localw2.estimators.regression.calibrating import (
     score_parts,
 )
 from localw2.estimators.regression.fitting import Recipe, learn
+from localw2.estimators.regression.member import PREDICTION_DRAWS
 from localw2.estimators.regression.network import Network
 from localw2.estimators.regression.outcomes import Outcomes
 from localw2.estimators.regression.storing import restore_law, restore_strategy, store_law, store_strategy
@@ -264,6 +266,28 @@ class LocalW2Regressor(Judged, stored_values.Storable, RegressorMixin, BaseEstim
             )
         lower, upper = self.law_.interval(x, coverage, joint)
         return self._shaped(lower), self._shaped(upper)
+
+    def predict_distribution(self, X: Any) -> DrawsDistribution:
+        """The distribution of y at every row, with scipy's names: ``cdf``, ``sf``, ``ppf``, ``pdf``, ``rvs``.
+
+        It is that of the common draws behind ``predict`` and ``predict_quantiles``, and agrees with them:
+        ``mean`` and ``std`` are what ``predict`` returns, and ``ppf`` are the quantiles. It is never
+        calibrated. See ``DrawsDistribution``.
+
+        >>> x = np.linspace(0, 1, 200)[:, None]
+        >>> y = x[:, 0] + np.random.default_rng(0).normal(0, 0.1, 200)
+        >>> model = LocalW2Regressor(law="balls", base=None, random_state=0).fit(x, y)
+        >>> law = model.predict_distribution([[0.2], [0.8]])
+        >>> law
+        DrawsDistribution(shape=(2,), 2000 draws each)
+        >>> law.sf(0.5).round(1)  # P(y > 0.5)
+        array([0., 1.])
+        >>> bool((law.ppf(0.9) == model.predict_quantiles([[0.2], [0.8]], 0.9)).all())
+        True
+        """
+        x, law = self.encode(X).copy(), self.law_  # the law is asked later, when X may have changed
+        outputs = () if self._y_ndim == 1 else (self.n_outputs_,)
+        return DrawsDistribution(law, x, PREDICTION_DRAWS, outputs, law.outcomes.support, law.moments)
 
     def _encode_for_parts(self, X: Any) -> list[Array]:
         """The numbers of a table by the columns of each law of a part."""
