@@ -29,6 +29,7 @@ from localw2.losses.cuda.assignment import can_assign, solve_on_device
 from localw2.losses.cuda.sorting import can_sort
 from localw2.models.base import RandomMap
 from localw2.models.network import RandomMLP
+from localw2.models.noise_network import NoiseMLP
 from localw2.training import cuda_graph as captured
 from localw2.training.many import train_many
 
@@ -158,6 +159,16 @@ def test_a_fit_is_that_of_the_cpu_given_the_same_noise():
         x, objective = problem(device)
         fits.append(train(GivenNoise().to(device), objective, x, FitConfig(200)))
     assert_alike(*fits, tolerance=1e-6)  # a recorded learning rate is a float32
+
+
+def test_recorded_steps_of_a_network_of_noise_are_single_ones(monkeypatch):
+    x, objective = problem()
+    fits = []
+    for obstacle in (captured.find_obstacle, lambda *_: "not recorded"):
+        monkeypatch.setattr(captured, "find_obstacle", obstacle)
+        net = NoiseMLP(1, width=8, generator=torch.Generator().manual_seed(3)).double().cuda()
+        fits.append(train(net, objective, x, FitConfig(60, schedule="one-cycle")))
+    assert_alike(*fits)
 
 
 class Waiting(GivenNoise):

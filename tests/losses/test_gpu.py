@@ -22,6 +22,7 @@ from localw2.losses.cuda.sorting import DeviceBalls, DeviceSorted
 from localw2.losses.w2 import AssignedMatch, SortedMatch, Target
 from localw2.models.base import RandomMap
 from localw2.models.network import RandomMLP
+from localw2.models.noise_network import NoiseMLP
 from localw2.training import cuda_graph as captured
 
 # What CUDA's words mean for a block of one thread, which then holds all columns itself.
@@ -358,7 +359,7 @@ def test_why_steps_are_not_recorded(caplog):
     train(network(), objective, x, FitConfig(2))
     assert "the rows are on cpu" in caplog.text
     on_gpu = type("OnGpu", (), {"device": torch.device("cuda")})()
-    assert captured.find_obstacle(network(), on_gpu) == ""
+    assert captured.find_obstacle(network(), on_gpu) == captured.find_obstacle(NoiseMLP(1), on_gpu) == ""
     assert "Faulty" in captured.find_obstacle(Faulty(set(), None), on_gpu)
     sure = Faulty(set(), None)
     sure.capturable = True
