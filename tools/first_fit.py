@@ -1,4 +1,4 @@
-"""The first lines that a newcomer writes: ``make dist`` runs them where nothing but the package is installed."""
+"""The first lines that a newcomer writes: ``make dist`` runs them where only the package is installed."""
 
 from __future__ import annotations
 
