@@ -15,7 +15,7 @@ help:
 	@echo "make test-slow       the long statistical and memory campaigns"
 	@echo "make code-map        redraw the map of the code in docs/contributors/code-map.md"
 	@echo "make docs            the pages, into build/docs: warnings are errors, code is run, links are checked"
-	@echo "make dist            sdist and wheel, each tried in an empty environment"
+	@echo "make dist            sdist and wheel, checked, and each tried in an empty environment"
 	@echo "make bench-loss      value and gradient against a loop of ot.emd2, as ratios"
 	@echo "make bench-fit       a whole fit against the per-ball loop, as a ratio"
 	@echo "make bench-accuracy  errors of the defaults on fresh seeds, beside the oracles"
@@ -70,10 +70,12 @@ docs: $(INSTALLED)
 dist: $(INSTALLED)
 	rm -rf dist
 	$(BIN)/python -m build
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/check-wheel-contents dist/*.whl
 	set -e; for file in dist/*.whl dist/*.tar.gz; do \
 	  rm -rf build/empty && $(PYTHON) -m venv build/empty; \
 	  build/empty/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $$file; \
-	  (cd build && empty/bin/python -c "import localw2; print(localw2.__version__, localw2.__file__)"); \
+	  (cd build && empty/bin/python ../tools/first_fit.py); \
 	  (cd build && empty/bin/localw2 demo --out empty/demo); \
 	done
 

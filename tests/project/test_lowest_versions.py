@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[2]
 LINES = (ROOT / "constraints-lowest.txt").read_text(encoding="utf-8").splitlines()
 PINS = dict(line.lower().split("==") for line in LINES if "==" in line)
 NOT_TESTED = {"docs"}  # the pages are built with the newest versions only
-TOOLS = {"build", "mypy", "ruff"}
+TOOLS = {"build", "check-wheel-contents", "mypy", "ruff", "twine"}
 
 
 def stated():

@@ -43,6 +43,9 @@ def check_command(words):
         extras = set(re.findall(r"\w+", "".join(re.findall(r"\.\[(.+?)\]", " ".join(rest)))))
         assert extras
         assert extras <= set(PROJECT["project"]["optional-dependencies"])
+    elif program == "sudo":
+        assert rest[0] == "apt-get"
+        assert rest[1] in ("update", "install")
     else:
         assert rest[:2] == ["-m", "pytest"], f"{words}: say here how to check it"
         marked = rest[rest.index("-m", 2) + 1] if "-m" in rest[2:] else ""
