@@ -1197,8 +1197,8 @@ def test_public_names_are_lazy_and_complete():
     assert {*typed, "__version__"} == set(localw2.__all__)
     for name in localw2.__all__:
         assert getattr(localw2, name) is not None
-    rooms = {"apps", "balls", "datasets", "estimators", "judging", "losses", "metrics", "models", "plots"}
-    assert {*localw2.__all__, *rooms, "storage", "training"} == set(dir(localw2))
+    rooms = {"apps", "balls", "estimators", "judging", "losses", "models", "storage", "training"}
+    assert {*localw2.__all__, *rooms, "datasets", "distribution", "metrics", "plots"} == set(dir(localw2))
     assert localw2.metrics.crps is crps
     with pytest.raises(AttributeError, match="no attribute 'LocalW2Regresor'"):
         _ = localw2.LocalW2Regresor

@@ -268,6 +268,7 @@ class TestRandomODE:
             ({"times": torch.ones(2, 2)}, "finite times"),
             ({"method": "magic"}, "method='magic'"),
             ({"rtol": 0.0}, "rtol=0.0"),
+            ({"atol": None}, "atol=None"),
             ({"max_evaluations": 0}, "max_evaluations=0"),
         ],
     )

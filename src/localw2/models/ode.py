@@ -57,7 +57,7 @@ class RandomODE(RandomMap):
         if method not in (*ADAPTIVE, *FIXED):
             raise ValueError(f"method={method!r} is unknown; choose one of {', '.join((*ADAPTIVE, *FIXED))}.")
         for name, value in (("rtol", rtol), ("atol", atol), ("step_size", step_size)):
-            if value is not None:
+            if value is not None or name != "step_size":
                 check_number(value, name, lambda v: 0 < v < math.inf, "a positive number")
         self.field = field
         self.method, self.rtol, self.atol, self.step_size = method, rtol, atol, step_size
