@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from localw2.balls.neighborhoods import Nearest, Neighborhoods
     from localw2.balls.norms import Euclidean, Mahalanobis, Norm, Weighted
     from localw2.balls.selection import DeltaSelection, select_delta
-    from localw2.distribution import Distribution
+    from localw2.distribution import Distribution, DrawsDistribution, NormalDistribution
     from localw2.estimators.coefficients.regressor import RandomCoefficientRegressor
     from localw2.estimators.dynamics.ode import LocalW2ODE
     from localw2.estimators.files import load, save
@@ -54,6 +54,7 @@ __all__ = [
     "DependentDrawsWarning",
     "Diagnosis",
     "Distribution",
+    "DrawsDistribution",
     "EnergyScore",
     "ErrorBound",
     "Euclidean",
@@ -73,6 +74,7 @@ __all__ = [
     "NoiseMLP",
     "Norm",
     "Normal",
+    "NormalDistribution",
     "Objective",
     "PushForward",
     "RandomCoefficientRegressor",
@@ -112,7 +114,7 @@ _HOMES = {
     "balls.neighborhoods": "Nearest Neighborhoods",
     "balls.norms": "Euclidean Mahalanobis Norm Weighted",
     "balls.selection": "DeltaSelection select_delta",
-    "distribution": "Distribution",
+    "distribution": "Distribution DrawsDistribution NormalDistribution",
     "estimators.coefficients.regressor": "RandomCoefficientRegressor",
     "estimators.dynamics.ode": "LocalW2ODE",
     "estimators.files": "load save",
