@@ -25,6 +25,7 @@ from localw2._validation import (
     check_count,
     check_probability,
     check_sample_weight,
+    mean_of_all,
     seed_from,
 )
 from localw2.balls.neighborhoods import Neighborhoods
@@ -513,10 +514,9 @@ def _draw(estimator: Any, X: Any, y: Any, n_samples: int) -> tuple[Array, Array]
 
 def _average(values: Array, sample_weight: Any) -> float:
     """The mean of values (N, ...) over every entry, of which those of a row have its weight."""
-    if sample_weight is None:
-        return float(values.mean())
-    of_rows = np.atleast_1d(values).reshape(len(np.atleast_1d(values)), -1).mean(1)
-    return float(np.average(of_rows, weights=check_sample_weight(sample_weight, len(of_rows))))
+    rows = np.atleast_1d(values)
+    weights = None if sample_weight is None else check_sample_weight(sample_weight, len(rows))
+    return mean_of_all(rows.reshape(len(rows), -1), weights)
 
 
 def _check_intervals(y: Array, lower: Array) -> None:
