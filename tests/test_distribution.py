@@ -234,7 +234,19 @@ class TestNormal:
         np.testing.assert_array_equal(law.pmf(2.0), [0, 1])
         np.testing.assert_array_equal(law.pdf([[1.0], [2.0]])[:, 1], [0, np.inf])
 
-    @pytest.mark.parametrize(("mean", "std"), [([0.0], [1.0, 2.0]), ([0.0], [-1.0]), ([[0.0]], [[1.0]])])
+    @pytest.mark.parametrize(
+        ("mean", "std"),
+        [
+            ([0.0], [1.0, 2.0]),
+            ([0.0], [-1.0]),
+            ([[0.0]], [[1.0]]),
+            ([np.nan], [1.0]),
+            ([0.0], [np.nan]),
+            ([0.0], [np.inf]),
+            ([np.inf], [1.0]),
+            (["wide"], [1.0]),
+        ],
+    )
     def test_wrong_parameters(self, mean, std):
         with pytest.raises(ValueError, match="std"):
             NormalDistribution(mean, std)
@@ -273,7 +285,7 @@ class TestEveryDistribution:
     def test_indices_are_numpys(self, law):
         median = law.ppf(0.4)
         keys = [1, -1, slice(1, 3), [2, 0], np.array([True, False, True, False]), slice(0, 0), Ellipsis]
-        keys += [(slice(None), *[0] * (median.ndim - 1)), (Ellipsis, 1), np.int64(2), [0, 0]]
+        keys += [(slice(None), *[0] * (median.ndim - 1)), (Ellipsis, 1), np.int64(2), [0, 0], []]
         keys += [(slice(None), [1, 0])] if median.ndim > 1 else []
         keys += [(2, slice(None), 1), (slice(1, 3), -1)] if median.ndim > 2 else []
         for key in keys:

@@ -13,7 +13,15 @@ import numpy as np
 from scipy import stats
 
 from localw2 import plots
-from localw2._validation import Array, as_array, check_count, check_number, check_probability, seed_from
+from localw2._validation import (
+    Array,
+    as_array,
+    brief,
+    check_count,
+    check_number,
+    check_probability,
+    seed_from,
+)
 
 KEPT_BYTES = 1 << 28  # of ordered draws; those of more rows are drawn again whenever they are needed
 _AT_A_TIME = 1 << 19  # draws times rows of given draws that are ordered at a time
@@ -222,10 +230,16 @@ class NormalDistribution(Distribution):
     """
 
     def __init__(self, mean: Any, std: Any) -> None:
-        mean, std = np.array(mean, dtype=np.float64), np.array(std, dtype=np.float64)
-        if mean.shape != std.shape or mean.ndim > 1 or not bool((std >= 0).all()):
+        try:
+            mean, std = np.array(mean, dtype=np.float64), np.array(std, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise ValueError(f"mean={brief(mean)} and std={brief(std)} must be numbers, (N,) each.") from None
+        if mean.shape != std.shape or mean.ndim > 1:
+            raise ValueError(f"mean has shape {mean.shape} and std {std.shape}; give (N,) each.")
+        if not bool((np.isfinite(mean) & np.isfinite(std) & (std >= 0)).all()):
             raise ValueError(
-                f"mean has shape {mean.shape} and std {std.shape}; give (N,) each, standard deviations >= 0."
+                "mean or std has NaN, an infinite value or a negative SD, which is no Gaussian; give finite "
+                "means and standard deviations >= 0."
             )
         self._mean, self._std = mean, std
 
@@ -633,7 +647,13 @@ def _spell_out(key: Any, n_axes: int) -> tuple[Any, ...]:
     if dots:
         whole = (slice(None),) * (n_axes - len(keys) + 1)
         keys = keys[: dots[0]] + whole + keys[dots[0] + 1 :]
-    return tuple(one if isinstance(one, slice) else np.asarray(one) for one in keys)
+    return tuple(one if isinstance(one, slice) else _as_index(one) for one in keys)
+
+
+def _as_index(key: Any) -> Array:
+    """A number, a list of numbers or a mask as an array; an empty list would be one of floats."""
+    array = np.asarray(key)
+    return array.astype(np.int64) if isinstance(key, list) and not key else array
 
 
 def _is_list(key: Any) -> bool:
