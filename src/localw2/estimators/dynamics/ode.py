@@ -232,7 +232,7 @@ class LocalW2ODE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
         checks.warn_of_coarse_times(paths.to("cpu"), inputs.cpu(), seed)
         checks.warn_of_skipped(fit)
         checks.warn_of_far_guesses(field, fit)
-        self._keep(ode, fit, sketch_paths(Y), data.values.shape[1], seed)
+        self._keep(ode, fit, sketch_paths(Y, kept), data.values.shape[1], seed)
         if self.checkpoint is not None and fit.stopped == "all epochs done":
             settings.remove_checkpoints(self.checkpoint)
         return self

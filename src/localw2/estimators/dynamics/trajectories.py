@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
@@ -51,20 +52,21 @@ class Trajectories:
         ``kept`` are looked at, unless it is None.
         """
         paths, times = _paths_and_times(Y, t)
+        numbers = range(len(paths)) if kept is None else kept.tolist()  # for messages
         if kept is not None:
             if len(kept) < 2:
                 raise ValueError("sample_weight leaves one trajectory, which shows no spread between them.")
-            if y0 is not None and np.ndim(y0) == 2 and len(y0) == len(paths):
+            if y0 is not None and _has_one_each(y0, paths, all_seen):
                 y0 = np.asarray(y0)[kept]
             paths, times = [paths[i] for i in kept], [times[i] for i in kept]
-        for i, (path, own) in enumerate(zip(paths, times, strict=True)):
+        for i, path, own in zip(numbers, paths, times, strict=True):
             _check_path(i, path, own)
         seen: list[Array] = [np.asarray(np.isfinite(path).all(1)) for path in paths]
-        for i, mask in enumerate(seen):
+        for i, mask in zip(numbers, seen, strict=True):
             if not mask.any():
                 raise ValueError(f"trajectory {i} has no complete observation (a NaN in every row); drop it.")
         start = _start(times, t0, given=y0 is not None)
-        initial = _initial(y0, paths, times, seen, start, all_seen)
+        initial = _initial(y0, paths, times, seen, start, all_seen, numbers)
         number = np.concatenate([np.full(int(mask.sum()), i) for i, mask in enumerate(seen)])
         time = np.concatenate([own[mask] for own, mask in zip(times, seen, strict=True)]) - start
         values = np.concatenate([path[mask] for path, mask in zip(paths, seen, strict=True)])
@@ -370,11 +372,23 @@ def _start(times: list[Array], t0: Any, given: bool) -> float:
     return float(firsts.min())
 
 
+def _has_one_each(y0: Any, paths: list[Array], all_seen: bool) -> bool:
+    """Whether y0 has a state for each trajectory, and not one for all."""
+    one_state = all_seen and paths[0].shape[1] == 1
+    return np.ndim(y0) in ((1, 2) if one_state else (2,)) and len(y0) == len(paths)
+
+
 def _initial(
-    y0: Any, paths: list[Array], times: list[Array], seen: list[Array], start: float, all_seen: bool
+    y0: Any,
+    paths: list[Array],
+    times: list[Array],
+    seen: list[Array],
+    start: float,
+    all_seen: bool,
+    numbers: Sequence[int],
 ) -> Array:
     if y0 is None:
-        for i, (own, mask) in enumerate(zip(times, seen, strict=True)):
+        for i, own, mask in zip(numbers, times, seen, strict=True):
             if not mask[0] or own[0] - start > 1e-9 * (own[-1] - own[0]):
                 raise ValueError(
                     f"trajectory {i} has no complete observation at the initial time {start:.6g}, so its "
@@ -384,8 +398,8 @@ def _initial(
     initial = as_array(y0 if np.ndim(y0) else [y0], "y0").astype(np.float64)
     n = len(paths)
     if initial.ndim == 1:
-        one_state_each = all_seen and len(initial) == n and paths[0].shape[1] == 1
-        initial = initial[:, None] if one_state_each else np.broadcast_to(initial, (n, len(initial)))
+        each = _has_one_each(initial, paths, all_seen)
+        initial = initial[:, None] if each else np.broadcast_to(initial, (n, len(initial)))
     if initial.ndim != 2 or len(initial) != n:
         raise ValueError(
             f"y0 has shape {initial.shape}; expected ({n}, states), a row for each trajectory, or (states,)."
