@@ -60,7 +60,7 @@ class ProbaRegressor(BaseProbaRegressor):  # type: ignore[misc]  # skpro has no 
         estimator = LocalW2Regressor() if self.regressor is None else clone(self.regressor)
         if not hasattr(estimator, "predict_distribution"):
             raise ValueError(
-                f"regressor={brief(estimator)} has no predict_distribution(X), which predictions are made of. "
+                f"regressor={brief(estimator)} has no predict_distribution(X), which is what skpro asks for. "
                 "Give a LocalW2Regressor or a RandomCoefficientRegressor."
             )
         outputs = y.to_numpy()

@@ -52,6 +52,7 @@ class WeightedSorted(Match):
     def weigh(self, scale: Tensor, with_y: bool = False) -> tuple[Tensor, Tensor, Tensor | None]:
         """Add 2 * scale * (half the slope in a value) to the row that has it."""
         draws, batches, n, _ = self._like.shape
+        assert draws == 1 or not with_y
         masses, pieces = self._hoods.compute_once(
             ("weighted pieces", self._like.device, draws), lambda: _cut(self._hoods, draws, self._like.device)
         )
@@ -106,11 +107,11 @@ def _compare(steps: Tensor, mass: Tensor, factor: float) -> tuple[Tensor, Tensor
     torch.sub(steps[:, :, 1:], steps[:, :, :-1], out=jumps[:, :, :-1])
     along = jumps.mul_(rates).flatten(1).gather(1, order)
     along[:, 0] += start
-    torch.cumsum(along, 1, out=along)
+    along.cumsum_(1)
     area[:, 0] *= start
     area[:, 1:] *= along[:, :-1]
     value = start * area[:, 0] + _dot(along[:, :-1], area[:, 1:]) if draws == 1 else None
-    up_to = along.scatter_(1, order, torch.cumsum(area, 1, out=area)).view(steps.shape)
+    up_to = along.scatter_(1, order, area.cumsum_(1)).view(steps.shape)
     pull = area.view(steps.shape)
     pull[:, :, 0] = up_to[:, :, 0]
     torch.sub(up_to[:, :, 1:], up_to[:, :, :-1], out=pull[:, :, 1:])
