@@ -149,7 +149,7 @@ def _merge(levels: Tensor) -> tuple[Tensor, Tensor]:
     ends = keys.bitwise_right_shift(bits)
     lengths = levels.view(ends.shape)
     lengths[:, 0] = ends[:, 0]
-    torch.sub(ends[:, 1:], ends[:, :-1], out=lengths[:, 1:])
+    lengths[:, 1:] = ends.diff(dim=1)
     return keys.bitwise_and_((1 << bits) - 1), lengths.mul_(2.0 ** (bits - 62))
 
 
