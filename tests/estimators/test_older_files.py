@@ -70,6 +70,7 @@ def test_a_summary_with_its_errors():
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.InconsistentVersionWarning")
+@pytest.mark.filterwarnings("ignore:.*may predict differently")
 def test_a_calibrated_regressor_of_a_table_with_categories_and_missing_values():
     model, expected = load(FOLDER / "regressor-frame.localw2"), ANSWERS["regressor-frame"]
     rows = pd.DataFrame(expected["X"])

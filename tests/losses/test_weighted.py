@@ -86,7 +86,7 @@ def test_one_output_is_pot_s_weighted_transport_in_every_ball(problem, seed):
     found = w2_squared(problem.y, problem.yhat, hoods)
     for ball in range(hoods.n_balls):
         rows = hoods.ball(ball)
-        share = weights[rows] / weights[rows].sum()
+        share = weights[rows.numpy()] / weights[rows.numpy()].sum()
         y, yhat = (v[rows, 0].numpy() for v in (problem.y, problem.yhat))
         assert float(found[ball]) == pytest.approx(ot.emd2_1d(y, yhat, share, share), rel=1e-9, abs=1e-10)
 
