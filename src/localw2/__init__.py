@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from localw2.models.linear import RandomLinear
     from localw2.models.network import RandomMLP
     from localw2.models.noise_network import NoiseMLP
-    from localw2.models.ode import RandomODE, SolverError
+    from localw2.models.ode import RandomODE
+    from localw2.models.solver import SolverError
     from localw2.training.config import Fit, FitConfig
     from localw2.training.loop import train
 
@@ -135,7 +136,8 @@ _HOMES = {
     "models.linear": "RandomLinear",
     "models.network": "RandomMLP",
     "models.noise_network": "NoiseMLP",
-    "models.ode": "RandomODE SolverError",
+    "models.ode": "RandomODE",
+    "models.solver": "SolverError",
     "training.config": "Fit FitConfig",
     "training.loop": "train",
 }

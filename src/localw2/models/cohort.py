@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from localw2._validation import Array
-from localw2.models.fields import FunctionField
 from localw2.models.subjects import Clock, Doses, Inputs
 
 if TYPE_CHECKING:
+    from localw2.models.fields import FunctionField
     from localw2.models.paths import Observe
     from localw2.models.solver import Solver
 
@@ -112,7 +112,8 @@ def state_of(name: str) -> int:
 def interpolate(knots: Tensor, values: Tensor, t: Tensor) -> Tensor:
     """Courses (n, m) between knots (m,) at times (n,), constant beyond the ends.
 
-    >>> interpolate(torch.tensor([0.0, 2.0]), torch.tensor([[0.0, 4.0], [1.0, 1.0]]), torch.tensor([0.5, 9.0]))
+    >>> knots, courses = torch.tensor([0.0, 2.0]), torch.tensor([[0.0, 4.0], [1.0, 1.0]])
+    >>> interpolate(knots, courses, torch.tensor([0.5, 9.0]))
     tensor([1., 1.])
     """
     if len(knots) == 1:

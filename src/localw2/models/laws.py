@@ -134,7 +134,7 @@ def as_laws(parameters: Any) -> dict[str, Law]:
     """Named laws from laws, names of laws, initial guesses (Gaussian), or parameter names alone.
 
     >>> as_laws({"r": 1.0, "K": LogNormal(10.0), "c": "shared"})
-    {'r': Normal(mean=1.0, std=None, depends_on=()), 'K': LogNormal(mean=10.0, ...), 'c': Shared(mean=0.0, ...)}
+    {'r': Normal(mean=1.0, std=None, ...), 'K': LogNormal(mean=10.0, ...), 'c': Shared(mean=0.0, ...)}
     """
     if isinstance(parameters, str):
         parameters = [parameters]
@@ -168,8 +168,8 @@ class ParameterLaw(nn.Module):
 
     With noise :math:`z`, Gaussian parameters are :math:`m + s\,(3\mu + Lz)` with a lower triangular L, which
     allows correlations; log-normal ones are exponentials of such; a push-forward one is
-    :math:`m + s\,(3\mu_i + z_i + h_i(z))` with a small network h of *all* noise and its signs. m and s are the initial
-    guesses, where learning starts and in whose units s it takes steps.
+    :math:`m + s\,(3\mu_i + z_i + h_i(z))` with a small network h of *all* noise and its signs. m and s are
+    the initial guesses, where learning starts and in whose units s it takes steps.
 
     >>> law = ParameterLaw({"r": Normal(1.0, 0.1), "c": Shared(3.0)})
     >>> {name: value.shape for name, value in law(law.draw(5)).items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, final
 
@@ -79,33 +80,33 @@ class Solver:
         states, y = [y0], y0
         for first, last in clock.runs():
             y = y + clock.jumps[rows, first]
-            start, rate = clock.stops[rows, first], clock.rates[rows, first]
+            rate = clock.rates[rows, first]
             if last > first + 1:
                 times = clock.stops[0, first : last + 1].to(y)
-
-                def slope(t: Tensor, y: Tensor, rate: Tensor = rate) -> Tensor:
-                    return field((t + t0).expand(len(y)), y) + rate
+                path = self.solve(partial(_in_common_time, field, rate, t0), y, times)
             else:
-                length = clock.lengths[rows, first]
-                times = torch.tensor([0.0, 1.0], dtype=y.dtype, device=y.device)
-
-                def slope(
-                    t: Tensor, y: Tensor, rate: Tensor = rate, start: Tensor = start, length: Tensor = length
-                ) -> Tensor:
-                    return length[:, None] * (field(t0 + start + t * length, y) + rate)
-
-            path = self._within(float(clock.lengths[:, first].max()) if last == first + 1 else None).solve(
-                slope, y, times
-            )
+                start, length = t0 + clock.stops[rows, first], clock.lengths[rows, first]
+                own = self._within(float(clock.lengths[:, first].max()))
+                path = own.solve(
+                    partial(_in_own_time, field, rate, start, length), y, y.new_tensor([0.0, 1.0])
+                )
             states += path[:, 1:].unbind(1)
             y = path[:, -1]
         return torch.stack(states, 1)
 
-    def _within(self, length: float | None) -> Solver:
+    def _within(self, length: float) -> Solver:
         """The solver of one stretch in units of its length."""
         if self.step_size is None or not length:
             return self
         return Solver(self.method, self.rtol, self.atol, self.step_size / length, self.max_evaluations)
+
+
+def _in_common_time(field: Field, rate: Tensor, t0: float, t: Tensor, y: Tensor) -> Tensor:
+    return field((t + t0).expand(len(y)), y) + rate
+
+
+def _in_own_time(field: Field, rate: Tensor, start: Tensor, length: Tensor, t: Tensor, y: Tensor) -> Tensor:
+    return length[:, None] * (field(start + t * length, y) + rate)
 
 
 def _subdivide(times: Tensor, step: float | None) -> Tensor:

@@ -162,7 +162,7 @@ class Clock:
         return self.stops.diff(dim=1)
 
     def runs(self) -> list[tuple[int, int]]:
-        """The stretches (first, last + 1) that can be solved in one go: all subjects at once, no event between."""
+        """The stretches (first, last + 1) that can be solved in one go: common stops, no event between."""
         count = self.stops.shape[1] - 1
         together = bool((self.stops == self.stops[:1]).all())
         if not together:

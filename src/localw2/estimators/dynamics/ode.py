@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
@@ -12,33 +11,21 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from localw2._validation import Array, as_array, check_count, check_flag, check_number
+from localw2._validation import Array, as_array, check_count, check_flag
 from localw2.balls.norms import Norm
 from localw2.distribution import DrawsDistribution, Support
 from localw2.estimators import settings, stored_values
 from localw2.estimators.dynamics import checks, storing
 from localw2.estimators.dynamics.parameters import LearnedParameters
-from localw2.estimators.dynamics.population.individuals import Equation
-from localw2.estimators.dynamics.population.learning import (
-    complete_laws,
-    hash_design,
-    learn,
-    make_cohort,
-    rescale,
-    subset,
-)
-from localw2.estimators.dynamics.population.population import Population
-from localw2.estimators.dynamics.population.posterior import IndividualParameters, draw_posteriors
-from localw2.estimators.dynamics.population.sampling import SimulatedCohort, count_subjects, spread_times
+from localw2.estimators.dynamics.population.estimator import FIXED_STEPS, PopulationMethods
+from localw2.estimators.dynamics.population.population import Population, from_plain, to_plain
 from localw2.estimators.dynamics.simulation import SimulatedPaths
 from localw2.estimators.dynamics.trajectories import Rows, Trajectories, near_initial
 from localw2.estimators.judged import JudgedPaths, sketch_paths
 from localw2.losses.discrepancies import Discrepancy, SquaredW2
 from localw2.losses.objective import Objective
-from localw2.models.cohort import state_of
-from localw2.models.fields import FunctionField, NetworkField, RandomField, is_initial, parameter_names
-from localw2.models.laws import PushForward, as_laws
-from localw2.models.measurement import MeasurementNoise, check_noise
+from localw2.models.fields import FunctionField, NetworkField, RandomField, parameter_names
+from localw2.models.laws import as_laws
 from localw2.models.ode import RandomODE, check_times
 from localw2.models.paths import ObservedPaths
 from localw2.models.solver import FIXED
@@ -48,6 +35,7 @@ from localw2.training.loop import train
 
 if TYPE_CHECKING:
     from localw2.judging.seen_rows import SeenRows
+    from localw2.models.measurement import MeasurementNoise
 
 # Draws behind ``parameters_``, and trajectories behind the law of each one.
 PARAMETER_DRAWS, PREDICTION_DRAWS = 10_000, 2000
@@ -55,17 +43,11 @@ PARAMETER_DRAWS, PREDICTION_DRAWS = 10_000, 2000
 MAX_GRADIENT = 1.0
 # Trajectories times draws that are solved for at a time when sampling.
 SAMPLED_TRAJECTORIES = 4096
-# Training solves an equation to this many times the tolerances: errors of measurement are far larger.
-LOOSER = 10.0
-# Epochs of a population fit, without and with laws of any shape.
-POPULATION_EPOCHS = (120, 300)
-# Steps of a method without step control over the observed span of time.
-FIXED_STEPS = 100
 # Rows per ball between which debiased W2 of several values by exact assignment is both right and fast.
 ASSIGNED_ROWS = (20, 150)
 
 
-class LocalW2ODE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+class LocalW2ODE(JudgedPaths, PopulationMethods, stored_values.Storable, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     r"""An ODE :math:`\dot y = g(t, y, \omega)` whose omega varies from trajectory to trajectory.
 
     ``fit(Y, t)`` learns the distribution of omega, and with ``field="mlp"`` the field itself, so that
@@ -231,10 +213,10 @@ class LocalW2ODE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
         ``Y`` is (n, n_times, d), or (n, n_times) for one state, with NaN where an observation is missing;
         ``t`` is (n_times,), or (n, n_times) if each trajectory has its own times. Trajectories of unequal
         length are given as two lists. The initial state is the first observation, or ``y0`` (n, d), (d,) or a
-        number, at the time ``t0`` (the earliest time unless given); or a parameter ``y0`` (``y0_1``, ``y0_2``,
-        ..) with a law, which is also what noise makes of it where y0 is not given. ``sample_weight`` (n,) >= 0
-        says how much a trajectory counts relative to others: only ratios matter, and one of weight 0 is left
-        out.
+        number, at the time ``t0`` (the earliest time unless given); or a parameter ``y0`` (of several states
+        ``y0_1``, ``y0_2``, ..) with a law, which noise makes of it where y0 is not given. ``sample_weight``
+        (n,) >= 0 says how much a trajectory counts relative to others: only ratios matter, and one of weight
+        0 is left out.
 
         With named parameters: ``doses`` is a table with the columns subject (0 to n - 1), time, amount, and
         maybe state (0) and duration (0: at once; what is observed at that time is observed before).
@@ -291,176 +273,6 @@ class LocalW2ODE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
             settings.remove_checkpoints(self.checkpoint)
         return self
 
-    def _fit_population(
-        self, Y: Any, t: Any, y0: Any, t0: Any, kept: Array | None, weights: Array | None, *given: Any
-    ) -> Self:
-        """Learn named parameters from noisy trajectories, or from subjects who differ in what is done to them."""
-        doses, covariates, inputs = given
-        named = self._initial_laws()
-        data = Trajectories.of(Y, t, self._whole_start(y0), t0, self.observe is None, kept, partly=True)
-        settings.check_range(data.values[np.isfinite(data.values)], "Y")
-        checks.check_observed(data, self.observe)
-        if kept is not None and len(kept) < len(Y):
-            doses, covariates, inputs = subset(doses, covariates, inputs, kept)
-        times, there, values = data.padded()
-        cohort = make_cohort(times, there, data.initial, data.t0, doses, covariates, inputs)
-        names = [*cohort.covariates, *cohort.knots]
-        free = [name for name in parameter_names(self.field) if name not in names]
-        laws = as_laws(free if self.parameters is None else self.parameters)
-        laws = complete_laws(laws, data, learn_initial=y0 is None and not named and doses is None)
-        observed = np.column_stack([data.number, data.time + data.t0])
-        printed = settings.hash_fit(
-            self.get_params(deep=False), np.nan_to_num(data.values), observed, weights
-        )
-        printed += hash_design(cohort) + "".join(storing.hash_function(f) for f in (self.field, self.observe))
-        seed = settings.seed_fit(self.random_state, printed if self.checkpoint is not None else None)
-        size = torch.tensor(data.state_size(), dtype=torch.float64)
-        step = self.step_size
-        if self.method in FIXED and step is None:
-            step = float(data.time.max()) / FIXED_STEPS
-        start = torch.tensor([data.t0], dtype=torch.float64)
-        generator = torch.Generator().manual_seed(seed)
-        trial = FunctionField(self.field, laws, generator, names).double()
-        ode = RandomODE(trial, start, self.method, self.rtol, self.atol, step, state_size=size)
-        learned = learn(
-            self.field,
-            laws,
-            cohort,
-            values,
-            rescale(ode.solver, LOOSER),
-            self.observe,
-            self.noise,
-            self.quantification_limit,
-            weights,
-            self._config(
-                seed, printed, POPULATION_EPOCHS[any(isinstance(v, PushForward) for v in laws.values())]
-            ),
-            generator,
-        )
-        ode = RandomODE(learned.field, start, self.method, self.rtol, self.atol, step, state_size=size)
-        self._keep(
-            ode, learned.fit, sketch_paths(Y), values.shape[2], seed, learned.noise, learned.population
-        )
-        if self.checkpoint is not None and learned.fit.stopped == "all epochs done":
-            settings.remove_checkpoints(self.checkpoint)
-        return self
-
-    def _whole_start(self, y0: Any) -> Any:
-        """The initial states, or zeros where they are all parameters."""
-        named = self._initial_laws()
-        if y0 is None and named and self.observe is not None:
-            return np.zeros(1 + max(map(state_of, named)))
-        return y0
-
-    def _initial_laws(self) -> list[str]:
-        """The parameters that are initial states."""
-        named = self.parameters if isinstance(self.parameters, dict | list | tuple) else ()
-        return [name for name in named if isinstance(name, str) and is_initial(name)]
-
-    def _is_population(self, doses: Any, covariates: Any, inputs: Any) -> bool:
-        """Whether subjects are compared by what a fit of each alone gives."""
-        given = {"doses": doses, "covariates": covariates, "inputs": inputs}
-        named = [name for name, value in given.items() if value is not None]
-        if isinstance(self.field, str):
-            if named or self.quantification_limit is not None:
-                what = named[0] if named else "quantification_limit"
-                raise ValueError(
-                    f"{what} is for a field of your own, which says what it does; a network does not know."
-                )
-            return False
-        limited = self.quantification_limit is not None
-        return bool(named) or limited or self.noise is not None or bool(self._initial_laws())
-
-    def summary(self) -> str:
-        """Typical values, spread between subjects, correlations, effects and noise, with standard errors.
-
-        For fits with noise, doses or covariates. Intervals hold the true value in about 90 % of repetitions;
-        see ``population_`` for the numbers.
-        """
-        check_is_fitted(self, "model_")
-        if getattr(self, "population_", None) is None:
-            raise ValueError(
-                "summary() is for fits of named parameters with noise, doses or covariates; this one has "
-                "parameters_ (or, of a network, sample_field)."
-            )
-        return str(self.population_)
-
-    def individual_parameters(
-        self,
-        Y: Any,
-        t: Any,
-        y0: Any = None,
-        *,
-        doses: Any = None,
-        covariates: Any = None,
-        inputs: Any = None,
-        n_samples: int = 200,
-        random_state: Any = None,
-    ) -> IndividualParameters:
-        """Draws of the parameters of single subjects, given their observations, from the learned population.
-
-        The arguments are those of ``fit``, of these subjects or others.
-        """
-        check_is_fitted(self, "model_")
-        if self._noise is None:
-            raise ValueError(
-                "individual_parameters weighs parameters by the errors of measurement; fit with noise=."
-            )
-        data = Trajectories.of(Y, t, self._whole_start(y0), self.t0_, self.observe is None, None, partly=True)
-        times, there, values = data.padded()
-        cohort = make_cohort(times, there, data.initial, data.t0, doses, covariates, inputs)
-        field = self.model_.field
-        assert isinstance(field, FunctionField)
-        equation = Equation(
-            field, self.model_.solver, self.observe, cohort, torch.tensor(np.isfinite(values))
-        )
-        limit = None if self.quantification_limit is None else torch.tensor(self.quantification_limit)
-        target = torch.tensor(np.nan_to_num(values))
-        scores, effective = draw_posteriors(
-            equation, field.law, self._noise, target, limit, n_samples, settings.draw_seed(random_state)
-        )
-        drawn = field.law.values_of(scores.flatten(0, 1))
-        samples = {name: v.detach().unflatten(0, scores.shape[:2]).numpy() for name, v in drawn.items()}
-        return IndividualParameters(samples, effective.numpy())
-
-    def _simulated(
-        self,
-        y0: Any,
-        t: Any,
-        doses: Any,
-        covariates: Any,
-        inputs: Any,
-        measured: bool,
-        n_draws: int,
-        seed: int,
-    ) -> SimulatedCohort:
-        """Subjects of a fitted population at times of their own."""
-        field = self.model_.field
-        assert isinstance(field, FunctionField)
-        n = count_subjects(y0, t, doses, covariates)
-        times = spread_times(t, n)
-        # Subjects start at t0 with their doses; without any, at the first time, as trajectories do.
-        start = self.t0_ if doses is not None or y0 is None else float(times[:, 0].min())
-        if times.min() < start:
-            raise ValueError(f"t begins at {times.min():g}, before the start at {start:g}.")
-        initial = np.zeros((n, self.n_states_)) if y0 is None else self._states(y0, "y0").numpy()
-        initial = np.broadcast_to(initial, (n, self.n_states_))
-        there = np.ones(times.shape, bool)
-        cohort = make_cohort(times - start, there, initial, start, doses, covariates, inputs)
-        missing = {*field.law.covariates, *field.given} - {*cohort.covariates, *cohort.knots}
-        if missing:
-            raise ValueError(
-                f"the model needs {', '.join(sorted(missing))}; give them as covariates or inputs."
-            )
-        if y0 is None and len(field.initial_names) < self.n_states_ and doses is None:
-            raise ValueError("y0 is unknown: give the initial states, or doses that begin from zero.")
-        seen = torch.ones((*times.shape, self.n_observed_), dtype=torch.bool)
-        equation = Equation(field, self.model_.solver, self.observe, cohort, seen)
-        noise = self._noise if measured else None
-        return SimulatedCohort(
-            equation, noise, self.quantification_limit if measured else None, n_draws, seed
-        )
-
     def sample(
         self,
         y0: Any,
@@ -484,9 +296,9 @@ class LocalW2ODE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
         if getattr(self, "population_", None) is not None:
             n_samples = check_count(n_samples, "n_samples", 1)
             seed = settings.draw_seed(random_state)
-            return self._simulated(
-                y0, t, doses, covariates, inputs, check_flag(measured, "measured"), n_samples, seed
-            ).sample()
+            check_flag(measured, "measured")
+            given = doses, covariates, inputs
+            return self._simulated(y0, t, given, measured, n_samples, seed).sample()
         states = self._states(y0, "y0")
         times = check_times(as_array(t, "t"))
         n_samples = check_count(n_samples, "n_samples", 1)
@@ -518,9 +330,8 @@ class LocalW2ODE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
         """
         check_is_fitted(self, "model_")
         if getattr(self, "population_", None) is not None:
-            cohort = self._simulated(
-                y0, t, doses, covariates, inputs, measured, PREDICTION_DRAWS, self._parameter_seed
-            )
+            given = doses, covariates, inputs
+            cohort = self._simulated(y0, t, given, measured, PREDICTION_DRAWS, self._parameter_seed)
             n, count = cohort.equation.seen.shape[:2]
             rows, shape = np.arange(n, dtype=float)[:, None], (count, self.n_observed_)
             support = Support.anything(count * self.n_observed_)
@@ -559,7 +370,10 @@ class LocalW2ODE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
         plain, tensors = storing.store_ode(self.model_)
         counts, seen = stored_values.store_seen(self.seen_rows_)
         fit, history = stored_values.store_fit(self.fit_) if hasattr(self, "fit_") else (None, {})
+        kind, errors = storing.store_noise(self._noise)
         plain |= {
+            "noise": kind,
+            "population": None if self.population_ is None else to_plain(self.population_),
             "parameters": stored_values.store_parameters(parameters),
             "functions": {name: storing.describe_function(value) for name, value in functions.items()},
             "t0": self.t0_,
@@ -569,7 +383,7 @@ class LocalW2ODE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
             "fit": fit,
             "seen_rows": counts,
         }
-        return Stored(type(self).__name__, plain, tensors | seen | history)
+        return Stored(type(self).__name__, plain, tensors | errors | seen | history)
 
     @classmethod
     def from_stored(cls, stored: Stored, field: Any = None, observe: Any = None) -> LocalW2ODE:
@@ -594,7 +408,10 @@ class LocalW2ODE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
                 stored_values.whole_number(plain["n_observed"], 1, most),
                 stored_values.whole_number(plain["seed"], 0),
             )
-            estimator._keep(ode, fit, seen, n_observed, seed)
+            noise = storing.restore_noise(plain.get("noise"), tensors, n_observed)
+            described = plain.get("population")
+            population = None if described is None else from_plain(described)
+            estimator._keep(ode, fit, seen, n_observed, seed, noise, population)
         return estimator
 
     def _check_settings(self) -> None:
@@ -611,10 +428,7 @@ class LocalW2ODE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
             check_flag(getattr(self, name), name)
         if self.max_times is not None:
             check_count(self.max_times, "max_times", 2)
-        if self.noise is not None:
-            check_noise(self.noise)
-        if self.quantification_limit is not None:
-            check_number(self.quantification_limit, "quantification_limit", math.isfinite, "a finite number")
+        self._check_noise()
         settings.check_files(self.checkpoint, self.history, self.random_state)
 
     def _field(self, data: Trajectories, rows: Rows, generator: torch.Generator) -> RandomField:
@@ -696,7 +510,7 @@ class LocalW2ODE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
     ) -> None:
         """Take over an ODE and what describes it, with nothing left of an older fit."""
         self._forget()
-        self._noise, self.population_ = noise, population
+        self._noise, self.population_ = noise, population  # None without noise, doses and covariates
         if noise is not None:
             table = np.array(list(noise.table().values()))
             self.noise_ = table if len(table) > 1 else table[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import Tensor
@@ -13,10 +13,12 @@ from localw2.estimators.dynamics.population.individuals import Anchor, Equation,
 from localw2.estimators.dynamics.population.simulated import OBSERVED_STEPS, SimulatedSubjects
 from localw2.losses.discrepancies import SlicedW2
 from localw2.losses.objective import Objective
-from localw2.models.laws import Law, ParameterLaw
-from localw2.models.measurement import MeasurementNoise
-from localw2.training.config import Fit, FitConfig
 from localw2.training.loop import train
+
+if TYPE_CHECKING:
+    from localw2.models.laws import Law, ParameterLaw
+    from localw2.models.measurement import MeasurementNoise
+    from localw2.training.config import Fit, FitConfig
 
 # Simulated subjects of a step, at least.
 SIMULATED = 400
@@ -165,4 +167,5 @@ def whitening(model: SimulatedSubjects, n_draws: int) -> Tensor:
     covariance = torch.cov(scores.T).reshape(scores.shape[1], -1)
     values, vectors = torch.linalg.eigh(covariance)
     model._simulation = None
-    return vectors / values.clamp_min(1e-6 * float(values.max())).sqrt()
+    whiten: Tensor = vectors / values.clamp_min(1e-6 * float(values.max())).sqrt()
+    return whiten

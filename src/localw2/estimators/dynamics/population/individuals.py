@@ -1,4 +1,4 @@
-"""What a fit of each subject alone shows, drawn to a population: the same function of data and simulations."""
+"""What a fit of each subject alone shows: the same function of observed and simulated data."""
 
 from __future__ import annotations
 

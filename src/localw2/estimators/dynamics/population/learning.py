@@ -76,8 +76,8 @@ def read_covariates(covariates: Any, n: int) -> dict[str, Array]:
         covariates = {str(name): covariates[name] for name in covariates.columns}
     if not isinstance(covariates, Mapping):
         raise ValueError(
-            f"covariates is {type(covariates).__name__}; give a DataFrame or a dict of columns, a value for each "
-            "subject."
+            f"covariates is {type(covariates).__name__}; give a DataFrame or a dict of columns, with a value "
+            "for each subject."
         )
     found = {}
     for name, values in covariates.items():
@@ -187,8 +187,8 @@ def _check_function(equation: Equation) -> None:
         raise
     except Exception as error:  # a user's function can raise anything
         raise ValueError(
-            f"the field failed at the initial guess: {error!r}. It is called with one state y (d,) of float64: use "
-            "torch's functions on it (not numpy's) and torch.where instead of if."
+            f"the field failed at the initial guess: {error!r}. It is called with one state y (d,) of "
+            "float64: use torch's functions on it (not numpy's) and torch.where instead of if."
         ) from error
 
 
@@ -292,15 +292,15 @@ def _warn(population: Population, learned_noise: bool) -> None:
             else ""
         )
         warnings.warn(
-            f"these data do not tell the {', the '.join(unsure[:4])}.{between} Give more observations of each "
-            "subject or more subjects, make a parameter Shared, or give noise as a number.",
+            f"these data do not tell the {', the '.join(unsure[:4])}.{between} Give more observations of "
+            "each subject or more subjects, make a parameter Shared, or give noise as a number.",
             stacklevel=4,
         )
     if population.n_subjects < FEW_SUBJECTS:
         warnings.warn(
-            f"{population.n_subjects} subjects show the spread between subjects only roughly: an SD from so many has a "
-            f"relative error of at least {(2 * (population.n_subjects - 1)) ** -0.5:.0%}. See the intervals of "
-            "summary().",
+            f"{population.n_subjects} subjects show the spread between subjects only roughly: an SD from so "
+            f"many has a relative error of at least {(2 * (population.n_subjects - 1)) ** -0.5:.0%}. See the "
+            "intervals of summary().",
             stacklevel=4,
         )
 

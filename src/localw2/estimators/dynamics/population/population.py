@@ -17,7 +17,7 @@ LEVEL = 0.9  # of the intervals
 @final
 @dataclass(frozen=True)
 class Quantity:
-    """An estimate with its standard error (NaN if unknown); ``positive`` ones have intervals by logarithms."""
+    """An estimate with its standard error; ``positive`` ones have intervals by their logarithms."""
 
     parameter: str
     kind: str

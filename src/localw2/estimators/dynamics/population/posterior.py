@@ -93,7 +93,7 @@ def draw_posteriors(
 
 
 def _propose(centers: Tensor, covariance: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Draws (S, n, r) of multivariate t laws, and the logarithms of their densities (S, n), up to constants."""
+    """Draws (S, n, r) of multivariate t laws, and logarithms of their densities (S, n), up to constants."""
     n, r = centers.shape
     factor = torch.linalg.cholesky(covariance + 1e-10 * torch.eye(r).to(covariance)) * WIDER
     z = torch.randn(PROPOSALS, n, r, dtype=centers.dtype, generator=generator)

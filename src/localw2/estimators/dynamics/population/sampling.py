@@ -70,8 +70,7 @@ def count_subjects(y0: Any, t: Any, doses: Any, covariates: Any) -> int:
     if np.ndim(t) == 2:
         counts["t"] = len(t)
     if covariates is not None:
-        values = [np.asarray(covariates[name]) for name in covariates]
-        counts |= {"covariates": len(v) for v in values if v.ndim == 1}
+        counts |= {name: len(v) for name in covariates if np.ndim(v := covariates[name]) == 1}
     if len(set(counts.values())) > 1:
         described = ", ".join(f"{name} has {count}" for name, count in counts.items())
         raise ValueError(f"the number of subjects is unclear: {described}.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import Tensor
@@ -11,7 +11,9 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from localw2.estimators.dynamics.population.individuals import Anchor, Equation, Estimates, estimate
 from localw2.models.base import RandomMap
-from localw2.models.measurement import MeasurementNoise
+
+if TYPE_CHECKING:
+    from localw2.models.measurement import MeasurementNoise
 
 # Steps of training between two solutions of all simulated subjects; in between they are followed linearly.
 REFRESH = 8
@@ -24,7 +26,7 @@ SIMULATED_STEPS, OBSERVED_STEPS = 2, 8
 
 @final
 class SimulatedSubjects(RandomMap):
-    """Features (rows, F) of simulated subjects: the scores of each one's own fit, and how large its errors look.
+    """Features (rows, F) of simulated subjects: the scores of its own fit, and how large errors look.
 
     A row of x is the number of a subject. Between refreshes simulated subjects keep their omegas and errors
     of measurement, and their features follow the law of the parameters linearly: any function of data will do
@@ -116,7 +118,7 @@ class SimulatedSubjects(RandomMap):
 @final
 @dataclass(frozen=True)
 class _Simulation:
-    """Simulated subjects at a refresh: noise of parameters (S, n, r), exact values with slopes, errors, fits."""
+    """Simulated subjects at a refresh: noise of parameters (S, n, r), exact values, slopes, errors, fits."""
 
     noise: Tensor
     scores: Tensor  # (S * n, k)

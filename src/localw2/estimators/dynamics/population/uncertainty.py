@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -11,10 +11,12 @@ from torch import Tensor
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from localw2.balls.neighborhoods import Neighborhoods
-from localw2.estimators.dynamics.population.simulated import SimulatedSubjects
 from localw2.losses.discrepancies import SlicedW2
 from localw2.losses.objective import Objective
 from localw2.models.laws import LOCATION_STEP, Law, LogNormal, Normal, ParameterLaw, PushForward, Shared
+
+if TYPE_CHECKING:
+    from localw2.estimators.dynamics.population.simulated import SimulatedSubjects
 
 # Simulated subjects behind the slopes of the loss, and the most groups of subjects that are left out in turn.
 SIMULATED, GROUPS = 4000, 100
