@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from localw2.distribution import Distribution, DrawsDistribution, NormalDistribution
     from localw2.estimators.coefficients.regressor import RandomCoefficientRegressor
     from localw2.estimators.dynamics.ode import LocalW2ODE
+    from localw2.estimators.dynamics.population.population import Population, Quantity
+    from localw2.estimators.dynamics.population.posterior import IndividualParameters
     from localw2.estimators.files import load, save
     from localw2.estimators.regression.ball_law import BallLaw
     from localw2.estimators.regression.network import Network
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0.dev0"
 
 __all__ = [
+    "IndividualParameters",
     "MMD",
     "MSE",
     "BallLaw",
@@ -77,7 +80,9 @@ __all__ = [
     "Normal",
     "NormalDistribution",
     "Objective",
+    "Population",
     "PushForward",
+    "Quantity",
     "RandomCoefficientRegressor",
     "RandomField",
     "RandomLinear",
@@ -118,6 +123,8 @@ _HOMES = {
     "distribution": "Distribution DrawsDistribution NormalDistribution",
     "estimators.coefficients.regressor": "RandomCoefficientRegressor",
     "estimators.dynamics.ode": "LocalW2ODE",
+    "estimators.dynamics.population.population": "Population Quantity",
+    "estimators.dynamics.population.posterior": "IndividualParameters",
     "estimators.files": "load save",
     "estimators.regression.regressor": "LocalW2Regressor",
     "estimators.regression.network": "Network",

@@ -253,8 +253,9 @@ class FunctionField(RandomField):
         return slope
 
     def parameters_of(self, omega: Tensor) -> dict[str, Tensor]:
-        """The parameter values (n,) for these omegas."""
-        parameters: dict[str, Tensor] = self.law(omega)
+        """The parameter values (n,) for these omegas, of trajectories with average covariates."""
+        average = omega.new_zeros(len(omega), len(self.law.covariates)) if self.law.covariates else None
+        parameters: dict[str, Tensor] = self.law(omega, average)
         return parameters
 
 

@@ -173,7 +173,7 @@ def learn(
     fit, model, fits = fit_population(current, errors, target, bound, weights, config, DIRECTIONS)
     two_stage = _two_stage(current, errors, target)
     population = _summarise(model, fits, target, weights, two_stage, noise is not None and errors.learned)
-    _warn(population, noise is not None and errors.learned)
+    _warn(population, noise is not None and errors.learned, seen)
     return Learned(current.field, None if noise is None else errors, fit, population)
 
 
@@ -279,7 +279,16 @@ def _describe_noise(
     return [Quantity(name, part, value, error, True) for (name, part), value, error in found]
 
 
-def _warn(population: Population, learned_noise: bool) -> None:
+def _warn(population: Population, learned_noise: bool, seen: Tensor) -> None:
+    random = sum(q.kind == "spread" for q in population.quantities)
+    usual = int(seen.flatten(1).sum(1).median())
+    if learned_noise and usual <= random:
+        warnings.warn(
+            f"most subjects have {usual} observation(s) and {random} random parameter(s), which could "
+            "explain them exactly: the noise of the measurements cannot be told from the spread between "
+            "subjects. Give noise as a number, make parameters Shared, or observe subjects more often.",
+            stacklevel=4,
+        )
     unsure = [
         f"{q.kind} of {q.parameter} ({q.value:.3g} +- {q.error:.2g})"
         for q in population.quantities

@@ -91,7 +91,9 @@ class SimulatedSubjects(RandomMap):
     def _kinds(self, std: Tensor) -> list[Tensor]:
         """Weights (m, T, p) of the residuals by which each kind of error is seen."""
         seen = std.isfinite().to(std)
-        if not self.noise.learned or len(self.noise.parts) == 1:
+        if not any(p.requires_grad for p in self.noise.parameters()):
+            return []  # nothing to learn from them
+        if len(self.noise.parts) == 1:
             return [seen]
         base = torch.where(seen > 0, std, torch.inf).amin(-2, keepdim=True)
         additive = torch.where(seen > 0, base / std, 0.0).square()

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 # Simulated subjects behind the slopes of the loss, and the most groups of subjects that are left out in turn.
 SIMULATED, GROUPS = 4000, 100
+# Slopes below this part of the largest are taken as this.
+FLAT = 1e-4
 # Steps of differences, in units of the parameters' scales and of logarithms of standard deviations.
 STEP = 0.05
 
@@ -47,7 +49,9 @@ def jackknife(
     apart = gradient(rest)
     apart = apart - apart.mean(0)
     spread = (len(groups) - 1) / len(groups) * (apart.T @ apart)
-    inverse = torch.linalg.pinv(0.5 * (slopes + slopes.T), hermitian=True, rtol=1e-6)
+    values, vectors = torch.linalg.eigh(0.5 * (slopes + slopes.T))
+    # A direction in which the loss is flat is one that the data do not tell: its error must come out large.
+    inverse = vectors / values.clamp_min(FLAT * float(values.max())) @ vectors.T
     return inverse @ spread @ inverse, learned
 
 
