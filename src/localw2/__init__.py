@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 __version__ = "0.1.0.dev0"
 
 __all__ = [
-    "IndividualParameters",
     "MMD",
     "MSE",
     "BallLaw",
@@ -65,6 +64,7 @@ __all__ = [
     "Fit",
     "FitConfig",
     "FunctionField",
+    "IndividualParameters",
     "LazyNeighborhoods",
     "LocalW2ODE",
     "LocalW2Regressor",

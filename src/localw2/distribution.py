@@ -13,13 +13,21 @@ import numpy as np
 from scipy import stats
 
 from localw2 import plots
-from localw2._validation import Array, as_array, check_count, check_number, check_probability, seed_from
+from localw2._validation import (
+    Array,
+    as_array,
+    brief,
+    check_count,
+    check_number,
+    check_probability,
+    seed_from,
+)
 
 KEPT_BYTES = 1 << 28  # of ordered draws; those of more rows are drawn again whenever they are needed
 _AT_A_TIME = 1 << 19  # draws times rows of given draws that are ordered at a time
 # A Gaussian is a mixture of boxes whose half widths have the chi distribution with 3 degrees of freedom. With
 # eight of them as a kernel, a smoothed density is a mean of differences of the cdf, and adds up to 1.
-_BOXES = stats.chi.ppf((np.arange(8) + 0.5) / 8, 3)
+_BOXES, _FINE_BOXES = (stats.chi.ppf((np.arange(n) + 0.5) / n, 3) for n in (8, 64))  # more for a smooth line
 _QUARTER = 2 * stats.norm.ppf(0.625)  # the shortest interval that holds a quarter of a standard Gaussian
 _GRID = 300  # values of every law at which densities are plotted
 
@@ -181,13 +189,18 @@ class Distribution(ABC):
 
     def _panel(self) -> plots.Panel:
         """What is plotted of laws (N,)."""
-        values = self._grid()
-        return plots.Panel(values, self.pdf(values[:, None]))
+        values, points = self._grid(), self._points()
+        return plots.Panel(values, self.pdf(values[:, None]), points, self.pmf(points[:, None]))
+
+    def _points(self) -> Array:
+        """The values (k,) of laws without spread, which have no density to be seen."""
+        lowest, highest = self.ppf([[0.0], [1.0]])
+        return np.unique(lowest[lowest == highest])
 
     def _grid(self) -> Array:
         """Values (m,) that show every law (N,), however narrow; far tails are cut off."""
         ends = self.ppf([[0.002], [0.05], [0.95], [0.998]])
-        reach = 1.5 * (ends[2] - ends[1])
+        reach = 0.75 * (ends[2] - ends[1])
         low, high = np.maximum(ends[0], ends[1] - reach), np.minimum(ends[3], ends[2] + reach)
         pad = np.where(high > low, 0.1 * (high - low), np.maximum(0.5, 1e-3 * np.abs(high)))
         return np.unique(np.linspace(low - pad, high + pad, _GRID))
@@ -222,10 +235,16 @@ class NormalDistribution(Distribution):
     """
 
     def __init__(self, mean: Any, std: Any) -> None:
-        mean, std = np.array(mean, dtype=np.float64), np.array(std, dtype=np.float64)
-        if mean.shape != std.shape or mean.ndim > 1 or not bool((std >= 0).all()):
+        try:
+            mean, std = np.array(mean, dtype=np.float64), np.array(std, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise ValueError(f"mean={brief(mean)} and std={brief(std)} must be numbers, (N,) each.") from None
+        if mean.shape != std.shape or mean.ndim > 1:
+            raise ValueError(f"mean has shape {mean.shape} and std {std.shape}; give (N,) each.")
+        if not bool((np.isfinite(mean) & np.isfinite(std) & (std >= 0)).all()):
             raise ValueError(
-                f"mean has shape {mean.shape} and std {std.shape}; give (N,) each, standard deviations >= 0."
+                "mean or std has NaN, an infinite value or a negative SD, which is no Gaussian; give finite "
+                "means and standard deviations >= 0."
             )
         self._mean, self._std = mean, std
 
@@ -537,15 +556,14 @@ class DrawsDistribution(Distribution):
             values = np.unique(np.concatenate([z.ravel() for z in laws]))
             return plots.Panel(None, None, values, self.pmf(values[:, None]))
         lower, upper = self.support.lower[0], self.support.upper[0]
-        bounds = np.array([bound for bound in (lower, upper) if np.isfinite(bound)])
-        values, density = self._grid(), []
+        atoms = np.union1d([bound for bound in (lower, upper) if np.isfinite(bound)], self._points())
+        values, density = np.unique(np.clip(self._grid(), lower, upper)), []
         for z in (row for rows in laws for row in rows):
             inner = z[(z > lower) & (z < upper)]
             some = len(inner) > 1
-            density.append(
-                _density(inner, values, lower, upper) * len(inner) / len(z) if some else 0 * values
-            )
-        return plots.Panel(values, np.stack(density, 1), bounds, self.pmf(bounds[:, None]))
+            line = _density(inner, values, lower, upper, _FINE_BOXES) if some else np.zeros(len(values))
+            density.append(line * len(inner) / len(z))
+        return plots.Panel(values, np.stack(density, 1), atoms, self.pmf(atoms[:, None]))
 
 
 @final
@@ -597,9 +615,9 @@ def _quantiles(z: Array, q: Array, discrete: Any) -> Array:
     return quantiles
 
 
-def _density(z: Array, v: Array, lower: float, upper: float) -> Array:
+def _density(z: Array, v: Array, lower: float, upper: float, boxes: Array = _BOXES) -> Array:
     """The density at v of draws z (S,), in order, smoothed by a kernel and reflected at the bounds."""
-    reach = np.minimum(_bandwidth(z) * _BOXES, upper - lower)
+    reach = np.minimum(_bandwidth(z) * boxes, upper - lower)
     if reach[0] == 0:  # all draws are equal
         return np.where(v == z[0], np.inf, 0.0)
     total = np.zeros(v.shape)
@@ -633,7 +651,13 @@ def _spell_out(key: Any, n_axes: int) -> tuple[Any, ...]:
     if dots:
         whole = (slice(None),) * (n_axes - len(keys) + 1)
         keys = keys[: dots[0]] + whole + keys[dots[0] + 1 :]
-    return tuple(one if isinstance(one, slice) else np.asarray(one) for one in keys)
+    return tuple(one if isinstance(one, slice) else _as_index(one) for one in keys)
+
+
+def _as_index(key: Any) -> Array:
+    """A number, a list of numbers or a mask as an array; an empty list would be one of floats."""
+    array = np.asarray(key)
+    return array.astype(np.int64) if isinstance(key, list) and not key else array
 
 
 def _is_list(key: Any) -> bool:

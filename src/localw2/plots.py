@@ -160,9 +160,9 @@ def importance(law: Any, mean: Any, names: Any = None, axes: Any = None) -> Any:
     labels = [_fold(name, 2) for name in _names(names, p, "x")] if names is not None else _names(None, p, "x")
     shown = np.argsort(-both[0].mean(1), kind="stable")[:_MOST_BARS][::-1]
     if axes is None:
-        size = (7.5, 1.1 + 0.34 * max(2, len(shown)))
+        size = (7.5, 1.25 + 0.34 * max(2, len(shown)))
         axes = _pyplot().subplots(1, 2, figsize=size, layout="constrained", sharey=True)[1]
-    words = ("CRPS, in SDs of y", "squared error, in variances of y")
+    words = ("CRPS,\nin SDs of y", "squared error,\nin variances of y")
     titles = ("The whole law", "Its mean")
     for ax, values, word, title, color in zip(axes, both, words, titles, (MODEL, DATA), strict=True):
         height, error = values[shown].mean(1), values[shown].std(1)

@@ -901,6 +901,32 @@ def test_a_column_of_weights(tmp_path):
     assert repeated.exists()
 
 
+def test_a_column_of_weights_of_trajectories(tmp_path):
+    rng = np.random.default_rng(0)
+    who, t = np.repeat([f"cell {i}" for i in rng.permutation(12)], 4), np.tile([0.0, 1.0, 2.0, 3.0], 12)
+    frame = pd.DataFrame({"who": who, "t": t, "mass": np.exp(-0.3 * t) + 0.1 * rng.normal(size=48)})
+    frame["count"] = frame["who"].str[-1].astype(int)
+    path, out = tmp_path / "cells.csv", tmp_path / "m"
+    frame.sample(frac=1, random_state=0).to_csv(path, index=False)
+    fit = f"ode fit {path} --id who --time t --states mass --weights count --max-epochs 2 --width 8"
+    assert found(f"{fit} --out {out}")["weights"] == "count"
+    assert tomllib.loads(Path(f"{out}.settings.toml").read_text())["ode"]["fit"]["weights"] == "count"
+    by_cell = frame.sort_values(["who", "t"])
+    again = LocalW2ODE(max_epochs=2, width=8, random_state=0).fit(
+        by_cell["mass"].to_numpy().reshape(12, 4), [0, 1, 2, 3], sample_weight=by_cell["count"][::4]
+    )
+    draws = [model.sample([1.0], [0, 1], 5, random_state=0) for model in (localw2.load(out), again)]
+    np.testing.assert_array_equal(*draws)
+    frame.loc[5, "count"] += 1
+    frame.to_csv(path, index=False)
+    assert "a trajectory has one weight" in failing(f"{fit} --out {out}")
+    frame.loc[5, "count"] = np.nan
+    frame.to_csv(path, index=False)
+    assert "'count' of cells.csv is empty in row 6" in failing(f"{fit} --out {out}")
+    assert "one use" in failing(f"{fit.replace('--weights count', '--weights t')} --out {out}")
+    failing(f"{fit.replace('--weights count', '--weights t,mass')} --out {out}", code=2)
+
+
 # --- errors -----------------------------------------------------------------------------------------------
 
 

@@ -68,6 +68,9 @@ def test_predictions_are_the_estimators(table, targets):
             np.testing.assert_array_equal(found[name, 0.8], high[:, k])
     some = law.loc[["row 3", "row 1"], targets[-1:]]
     np.testing.assert_array_equal(some.ppf(0.3), expected[[3, 1]][:, [-1]].ppf(0.3))
+    some = law.iloc[1:3, -1:]
+    assert list(some.index) == ["row 1", "row 2"]
+    np.testing.assert_array_equal(some.ppf(0.3), expected[1:3, -1:].ppf(0.3))
     drawn = law.sample(500)
     assert drawn.shape == (3500, len(targets))
     assert drawn.loc[(4, "row 2")].shape == (len(targets),)
@@ -137,3 +140,8 @@ def test_kinds_of_laws_are_told_to_skpro():
         assert PredictedDistribution(law).get_tag("distr:measuretype") == kind
     with pytest.raises(ValueError, match="iat"):
         PredictedDistribution(counts)._iat(None, 1)
+
+
+def test_a_regressor_without_distributions_is_refused(table):
+    with pytest.raises(ValueError, match=r"Ridge\(\) has no predict_distribution"):
+        ProbaRegressor(Ridge()).fit(table[0], table[1][["a"]])

@@ -8,7 +8,7 @@ from sklearn.linear_model import Ridge
 from localw2 import BallLaw, LocalW2ODE, LocalW2Regressor, Nearest, Network, load
 from localw2.datasets import ZOO, Humps, JointModes
 from localw2.estimators.regression.ball_law import Draws
-from localw2.estimators.regression.fitting import STRETCHES, _are_better, _Trial
+from localw2.estimators.regression.fitting import BETTER, STRETCHES, _are_better, _Trial
 from localw2.estimators.regression.network import balanced_draws, independent_draws
 from localw2.metrics import crps
 from localw2.models.noise_network import NoiseMLP
@@ -146,7 +146,7 @@ def test_balls_are_not_favoured_because_there_are_many():
         balls = [
             _Trial.of_balls(BallLaw(), options, Draws(draws, draws, draws), y, sets) for draws in plain[1:]
         ]
-        found.append(_are_better(balls, _Trial(Network(), plain[0], y, sets)))
+        found.append(_are_better(balls, _Trial(Network(), plain[0], y, sets), BETTER))
     assert np.mean(found) < 0.31 + 3 * 0.033
 
 

@@ -16,6 +16,7 @@ from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
+from localw2 import BallLaw, LocalW2Regressor, RandomCoefficientRegressor
 from localw2.estimators.tables import (
     MOST_CATEGORIES,
     MOST_CODES,
@@ -597,3 +598,39 @@ def test_a_message_about_columns_stays_short():
     with pytest.raises(ValueError, match="feature names") as caught:
         read_rows(estimator, frame.rename(columns={"9" * 5000: "c"}), columns)
     assert len(str(caught.value)) < 1100
+
+
+NA_OF_R = -(2**31)
+
+
+@pytest.mark.filterwarnings("ignore:row .* is left out")
+@pytest.mark.parametrize("dtype", ["int32", "int64", "Int64"])
+@pytest.mark.parametrize("estimator", [LocalW2Regressor("balls"), RandomCoefficientRegressor("ml")])
+def test_a_missing_whole_number_of_r_is_named(estimator, dtype):
+    rng = np.random.default_rng(0)
+    sun = pd.Series(rng.integers(0, 300, 40), dtype=dtype)
+    frame = pd.DataFrame({"wind": rng.normal(size=40), "sun": sun})
+    y = rng.normal(size=40)
+    frame.loc[3, "sun"] = NA_OF_R
+    with pytest.warns(UserWarning, match=r"-2147483648 in column 'sun': .*as\.double"):
+        estimator.fit(frame, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        estimator.fit(frame.assign(sun=frame["sun"].clip(lower=0)), y)
+        estimator.predict(frame[:3])
+    with pytest.warns(UserWarning, match="'sun'"):
+        estimator.predict(frame[:5])
+    count = np.where(np.arange(40) == 7, NA_OF_R, rng.integers(0, 300, 40))
+    with pytest.warns(UserWarning, match="-2147483648 in y: "):
+        estimator.fit(frame[["wind"]], count)
+    with pytest.warns(UserWarning, match="-2147483648 in X: "):
+        estimator.fit(np.column_stack([count, np.arange(40) % 7]), y)
+
+
+def test_a_fit_in_parts_names_it_once():
+    frame = pd.DataFrame({"sun": np.arange(40) % 9, "wind": numbers(40)})
+    frame.loc[3, "sun"] = NA_OF_R
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        LocalW2Regressor(BallLaw(n_trees=5), None, calibrate="split").fit(frame, numbers(40, seed=1))
+    assert sum("2147483648" in str(one.message) for one in said) == 1

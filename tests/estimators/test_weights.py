@@ -33,6 +33,7 @@ from localw2.estimators.regression.outcomes import Outcomes, Rounding, rows_to_m
 from localw2.estimators.regression.pooling import find_narrowing, mean_score, pool_weights
 from localw2.estimators.settings import hash_fit, keep_weighted
 from localw2.judging.conformal import Calibration, joint_threshold, plus_interval, threshold
+from localw2.judging.seen_rows import judge_seen
 from localw2.losses.discrepancies import SquaredW2
 
 
@@ -124,8 +125,22 @@ def test_a_stray_is_named_by_its_place_in_the_table():
     y[17], weights[:10] = 1e7, 0
     with pytest.warns(UserWarning, match="row 17"):
         RandomCoefficientRegressor("ml").fit(x, y, sample_weight=weights)
-    with pytest.warns(UserWarning, match="row 17"):
-        LocalW2Regressor([BallLaw(n_trees=5)], None).fit(x, y, sample_weight=weights)
+    for calibrate in (False, "split"):
+        model = LocalW2Regressor([BallLaw(n_trees=5)], None, calibrate=calibrate, random_state=0)
+        with pytest.warns(UserWarning, match="row 17"):
+            model.fit(x, y, sample_weight=weights)
+
+
+@pytest.mark.parametrize("estimator", [LocalW2Regressor("balls"), RandomCoefficientRegressor("ml")])
+def test_rows_that_do_not_belong_together_are_refused(estimator):
+    """Rows of weight 0 are dropped first, which must not hide it."""
+    x, y, weights = rows()
+    weights[:5] = 0
+    for wrong in (y[:-1], np.append(y, 1.0)):
+        with pytest.raises(ValueError, match="inconsistent"):
+            estimator.fit(x, wrong, sample_weight=weights)
+    with pytest.raises(ValueError, match="y"):
+        estimator.fit(x, None, sample_weight=weights)
 
 
 def test_the_fingerprint_of_a_fit_knows_the_weights():
@@ -477,6 +492,22 @@ def test_weights_of_trajectories():
     broken[:20] = np.nan
     zero = np.where(np.arange(60) < 20, 0.0, 1.0)
     np.testing.assert_array_equal(fit(broken, sample_weight=zero), fit(paths[20:]))
+    # An initial state for each trajectory loses the same ones, and messages count as the user does.
+    given = fit(broken, y0=np.where(np.arange(60) < 20, np.nan, 1.0), sample_weight=zero)
+    np.testing.assert_array_equal(given, fit(paths[20:], y0=np.ones(40)))
+    broken[25] = np.nan
+    with pytest.raises(ValueError, match="trajectory 25 "):
+        fit(broken, sample_weight=zero)
     for bad, words in ((np.ones(5), "60 trajectories"), (np.arange(60) < 1, "one trajectory")):
         with pytest.raises(ValueError, match=words):
             fit(paths, sample_weight=bad)
+
+
+@pytest.mark.filterwarnings("ignore:the fit moved")
+def test_trajectories_of_weight_zero_were_not_seen():
+    rng, t = np.random.default_rng(13), np.linspace(0, 1, 4)
+    paths = np.exp(-rng.uniform(0.5, 2, size=(40, 1)) * t)[..., None] * rng.uniform(1, 2, size=(40, 1, 1))
+    model = LocalW2ODE(lambda t, y, k: -k * y, max_epochs=2, random_state=0)
+    model.fit(paths, t, sample_weight=np.arange(40) < 20)
+    shares = [judge_seen(model.seen_rows_, some[:, 0], some)[0] for some in (paths[:20], paths[20:])]
+    assert shares == [1.0, 0.0]

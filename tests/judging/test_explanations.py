@@ -311,6 +311,7 @@ def test_many_columns_are_shown_by_the_first_and_odd_names_as_they_are():
     ("call", "word"),
     [
         (lambda x, y: column_importance(x, y[:3], Law()), "pairs"),
+        (lambda x, y: column_importance(x[:1], y[:1], Law()), "one row"),
         (lambda x, y: column_importance(Law().sample, x, y), "order"),
         (lambda x, y: column_importance(x, y, None), "sampler"),
         (lambda x, y: column_importance(x, y, Law(), n_repeats=0), "n_repeats"),

@@ -111,9 +111,53 @@ def test_torch_sorts_as_numpy_does(monkeypatch):
     x, y, yhat, _ = make(1)
     objective = Objective(y, quiet_within(x, 0.25, min_size=2), SquaredW2(True), sample_weight=x + 0.1)
     here = value_and_gradient(objective, yhat)
-    monkeypatch.setattr(weighted_loss, "_sort", lambda values: torch.sort(values, dim=-1).values)
-    monkeypatch.setattr(weighted_loss, "_argsort", lambda v: torch.argsort(v, dim=-1, stable=True))
+    monkeypatch.setattr(weighted_loss, "_sort", lambda values, small=False: torch.sort(values, dim=-1).values)
     torch.testing.assert_close(value_and_gradient(objective, yhat), here)
+
+
+@pytest.mark.parametrize("draws", [1, 3])
+def test_samples_that_are_equal_are_at_no_distance_and_far_ones_keep_their_digits(draws):
+    rng = np.random.default_rng(8)
+    hoods = Neighborhoods.nearest(rng.normal(size=50), 9).weigh(rng.exponential(size=50) + 0.1)
+    y = torch.tensor(rng.normal(size=50))
+    objective = Objective(y, hoods)
+    assert abs(float(objective(y.expand(draws, -1)))) <= (0 if draws == 1 else 1e-14)
+    far = Objective(y + 1e8, hoods)
+    assert float(far(y.expand(draws, -1) + (1e8 + 2))) == pytest.approx(4, rel=1e-9)
+
+
+@pytest.mark.parametrize("draws", [2, 5])
+@pytest.mark.parametrize("debiased", [False, True])
+def test_several_draws_are_pot_s_transport_between_all_pairs(draws, debiased):
+    rng = np.random.default_rng([9, draws])
+    weights, y, yhat = rng.exponential(size=40), rng.gamma(1.0, size=40), rng.normal(size=(draws, 40))
+    share = weights / weights.sum()
+
+    def transport(a, b):
+        return ot.emd2_1d(a, b, share, share)
+
+    expected = np.mean([transport(one, y) for one in yhat])
+    if debiased:
+        pairs = [transport(a, b) for i, a in enumerate(yhat) for b in yhat[:i]]
+        expected -= np.sum(pairs) / (draws * (draws - 1))
+    objective = Objective(y, Neighborhoods.whole(40), SquaredW2(debiased), sample_weight=weights)
+    assert float(objective(torch.tensor(yhat))) == pytest.approx(expected, rel=1e-10, abs=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("discrepancy", [d for d in DISCREPANCIES if d != MeanVar(summed=True)], ids=str)
+def test_weights_may_be_of_any_size(discrepancy, dtype):
+    """Also where all weights of a ball are too small, or too large, for single precision."""
+    x, y, yhat, _ = make(1)
+    hoods, weights = quiet_within(x, 0.25, min_size=2), np.where(x > 0.5, 1.0, 1e-60)
+    values = [
+        value_and_gradient(quiet(y.to(dtype), hoods, discrepancy, sample_weight=c * weights), yhat.to(dtype))
+        for c in (1.0, 1e-50, 1e50, 1e-240)
+    ]
+    assert all(torch.isfinite(value) and torch.isfinite(slope).all() for value, slope in values)
+    if not isinstance(discrepancy, MMD):  # whose bandwidth counts copies
+        for value, slope in values[1:]:
+            torch.testing.assert_close((value, slope), values[0], rtol=1e-5, atol=1e-6)
 
 
 def test_stacked_losses_share_weighted_balls():

@@ -56,6 +56,29 @@ def test_every_python_block_can_be_run():
     ]
 
 
+@pytest.mark.parametrize(
+    ("page", "question"),
+    [
+        ("distribution", "How do I evaluate and sample from the predictive distribution?"),  # TabPFN 871
+        ("distribution", "How do I get P(y > v)?"),
+        (
+            "distribution",  # scikit-learn 28060
+            "How do I get a regression's distribution object, and many quantiles at once?",
+        ),
+        ("distribution", "How do I predict probabilities and other statistics?"),  # quantile-forest 19
+        ("distribution", "How do I use it with skpro?"),  # skpro 135
+        ("weights", "Can I use sample weights?"),  # ngboost 50
+        ("explain", "How do I score distributions by CRPS, and search a grid by it?"),  # sktime 3943
+        ("explain", "How do I explain the distribution, and which columns drive the spread?"),  # ngboost 186
+    ],
+)
+def test_what_people_ask_of_others_is_a_title_with_code_below(page, question):
+    """Threads of other projects; the code is run as a doctest, or by the tests of the adapter."""
+    text = (DOCS / "how-to" / f"{page}.md").read_text()
+    (section,) = re.findall(rf"^#+ {re.escape(question)}\n(.*?)(?=^#+ |\Z)", text, re.M | re.S)
+    assert BLOCK.findall(section)[0][0] == "python"
+
+
 def test_the_map_for_language_models_names_pages_that_exist():
     text = (ROOT / "llms.txt").read_text()
     targets = re.findall(r"\]\(([\w/-]+)\.html\)", text)

@@ -13,7 +13,7 @@ from sklearn.base import clone
 from sklearn.linear_model import Ridge
 
 from localw2 import BallLaw, LocalW2Regressor, RandomCoefficientRegressor
-from localw2._validation import Array
+from localw2._validation import Array, brief
 from localw2.distribution import Distribution, DrawsDistribution, NormalDistribution
 
 try:
@@ -58,6 +58,11 @@ class ProbaRegressor(BaseProbaRegressor):  # type: ignore[misc]  # skpro has no 
 
     def _fit(self, X: DataFrame, y: DataFrame) -> Self:
         estimator = LocalW2Regressor() if self.regressor is None else clone(self.regressor)
+        if not hasattr(estimator, "predict_distribution"):
+            raise ValueError(
+                f"regressor={brief(estimator)} has no predict_distribution(X), which is what skpro asks for. "
+                "Give a LocalW2Regressor or a RandomCoefficientRegressor."
+            )
         outputs = y.to_numpy()
         self.regressor_ = estimator.fit(_name_by_text(X), outputs[:, 0] if y.shape[1] == 1 else outputs)
         self._y_columns = y.columns
@@ -182,10 +187,13 @@ class PredictedDistribution(BaseDistribution):  # type: ignore[misc]
         return concat(frames, keys=range(n_samples))
 
     def _iloc(self, rowidx: Any = None, colidx: Any = None) -> Any:
-        if np.ndim(rowidx) == 0 and np.ndim(colidx) == 0 and None not in (rowidx, colidx):
+        if all(np.ndim(key) == 0 and not isinstance(key, slice | None) for key in (rowidx, colidx)):
             return self._iat(rowidx, colidx)
-        keys = zip((rowidx, colidx), self.shape, strict=True)
-        rows, columns = (np.arange(n)[slice(None) if key is None else np.atleast_1d(key)] for key, n in keys)
+        keys = (slice(None) if key is None else key for key in (rowidx, colidx))
+        rows, columns = (
+            np.arange(n)[key if isinstance(key, slice) else np.atleast_1d(key)]
+            for key, n in zip(keys, self.shape, strict=True)
+        )
         law = self.law[rows]
         law = law[:, columns] if len(law.shape) > 1 else law
         return type(self)(law, index=self.index.take(rows), columns=self.columns.take(columns))

@@ -6,6 +6,7 @@ Columns come as pandas series or as numpy arrays. A missing cell is NaN througho
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Sequence
 from datetime import date, timedelta
 from typing import Any
@@ -22,6 +23,7 @@ _DURATIONS = {"timedelta", "timedelta64"}
 _ISO_DATE = re.compile(r"\s*\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d([.,]\d+)?)?( ?(Z|[+-]\d\d:?\d\d))?)?\s*")
 _OTHER_DATE = re.compile(r"\s*\d{1,4}([./-])\d{1,2}\1\d{1,4}\b.*")
 _DAY = np.timedelta64(1, "D")
+_NA_OF_R = -(2**31)  # a missing whole number of R, as it arrives in Python
 
 
 def as_pandas(X: Any) -> Any:
@@ -77,6 +79,30 @@ def find_missing(column: Any) -> Array:
         missing: Array = np.isnat(column) if column.dtype.kind in "mM" else np.isnan(column)
         return missing
     return np.array([value is None or value != value for value in column], dtype=bool)
+
+
+def warn_of_missing_in_r(values: Any, name: str, stacklevel: int) -> None:
+    """Warn of whole numbers in a table, or in one column, that are R's sign for a missing one.
+
+    ``name`` is that of the table; columns of a frame have their own.
+    """
+    if hasattr(values, "iloc") and values.ndim == 2:
+        columns = [(f"column {str(label)!r}", values.iloc[:, j]) for j, label in enumerate(values.columns)]
+    else:
+        columns = [(name, values)]
+    found = [
+        label
+        for label, column in columns
+        if getattr(getattr(column, "dtype", None), "kind", "O") == "i" and bool((column == _NA_OF_R).any())
+    ]
+    if found:
+        more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+        warnings.warn(
+            f"{_NA_OF_R} in {', '.join(found[:3])}{more}: a missing whole number (NA) of R arrives in Python "
+            "as this value, and counts as a number. In R, convert such columns by as.double() first; "
+            "elsewhere, put NaN in its place.",
+            stacklevel=stacklevel + 1,
+        )
 
 
 def read_numbers(column: Any, label: str) -> Array:

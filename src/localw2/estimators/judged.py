@@ -102,11 +102,15 @@ class JudgedPaths:
         return diagnose(start, y, samples, random_state=int(rng.integers(2**31)), **settings)
 
 
-def sketch_paths(Y: Any) -> SeenRows | None:
-    """The sketch of trajectories with the same times; None for ragged ones, which no test could repeat."""
+def sketch_paths(Y: Any, kept: Array | None = None) -> SeenRows | None:
+    """The sketch of trajectories, of all or of those ``kept``, with the same times.
+
+    It is None for ragged ones, which no test could repeat.
+    """
     try:
         paths = as_array(Y, "Y", missing=True)
     except ValueError:  # a list of unequal lengths
         return None
     paths = paths[..., None] if paths.ndim == 2 else paths
+    paths = paths if kept is None else paths[kept]
     return SeenRows.of(np.nan_to_num(paths[:, 0]), paths)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.utils import _safe_indexing, check_random_state
+from sklearn.utils import _safe_indexing, check_consistent_length, check_random_state
 from sklearn.utils.validation import _num_samples
 from threadpoolctl import threadpool_limits
 
@@ -160,7 +160,8 @@ def keep_weighted(sample_weight: Any, n_rows: int, rows: str = "rows") -> tuple[
 def weigh_rows(X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Array | None, Array | None]:
     """The rows of X and y that have weight, and what ``keep_weighted`` says of them."""
     kept, weights = keep_weighted(sample_weight, _num_samples(X))
-    if kept is not None:
+    if kept is not None and y is not None:  # without y the fit says so
+        check_consistent_length(X, y)  # or rows that do not belong together would be fitted
         X, y = _safe_indexing(X, kept), _safe_indexing(y, kept)
     return X, y, kept, weights
 

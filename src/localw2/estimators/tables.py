@@ -307,6 +307,9 @@ def read_table(
             "unit of your choice, such as days since some day."
         )
     X, y = cells.as_pandas(_fill_mask(X)), _fill_mask(y)
+    if known is None:  # otherwise it was said of all rows
+        cells.warn_of_missing_in_r(X, "X", stacklevel=3)
+        cells.warn_of_missing_in_r(y, "y", stacklevel=3)
     table = _as_table(X)
     if _is_frame(table) or (table is not None and table.dtype.kind in "mM"):
         validate_data(reader, table, skip_check_array=True)
@@ -327,7 +330,7 @@ def read_table(
     x, columns = _learn_columns(table, Columns.noted(reader), slice(None) if known is None else known)
     if columns.dropped:
         warnings.warn(_explain_dropped(columns), stacklevel=3)
-    if _is_frame(table) and columns.width > 1 and known is None:  # otherwise it was said of all rows
+    if _is_frame(table) and columns.width > 1 and known is None:
         leaks = find_leaks(x, y.reshape(len(y), -1), columns.categorical)
         if leaks:
             found = _join([columns.labels[columns.used[j]] for j in leaks])
@@ -357,6 +360,7 @@ def read_rows(reader: BaseEstimator, X: Any, columns: Columns) -> Array:
     Columns that were left out of the fit need not be there.
     """
     X = cells.as_pandas(_fill_mask(X))
+    cells.warn_of_missing_in_r(X, "X", stacklevel=4)
     if _is_frame(X) and columns.names is not None and columns.dropped:
         unused = [columns.names[j] for j in columns.dropped]
         if any(name not in X.columns for name in unused):

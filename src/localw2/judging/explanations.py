@@ -94,6 +94,8 @@ def column_importance(
     table, outputs = _as_table(X), as_array(y, "y").astype(np.float64)
     if outputs.ndim not in (1, 2) or len(outputs) != len(table):
         raise ValueError(f"X has {len(table)} rows and y has shape {outputs.shape}; they must be pairs.")
+    if len(table) < 2:
+        raise ValueError("X has one row, which cannot be shuffled; give at least two, better a hundred.")
     n_repeats = check_count(n_repeats, "n_repeats", 1)
     n_samples = check_count(n_samples, "n_samples", 2, why="one draw shows no spread")
     rng = np.random.default_rng(seed_from(random_state))

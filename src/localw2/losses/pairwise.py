@@ -58,10 +58,13 @@ class PairwiseLoss(Problem):
     """The weighted sum over balls of a loss on pairs."""
 
     @abstractmethod
-    def _ball_losses(self, y: Tensor, yhat: Tensor, inside: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+    def _ball_losses(
+        self, y: Tensor, yhat: Tensor, inside: Tensor, sizes: Tensor, counts: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Loss of each ball (n,) and its gradient in yhat (S, n, w, d); y is (n, w, d).
 
-        ``inside`` (n, w) holds the weights of rows, 0 for padding, and ``sizes`` (n,) their sums.
+        ``inside`` (n, w) is 1 for rows, or their share of the ball's weight, and 0 for padding; ``sizes``
+        (n,) are its sums, and ``counts`` (n,) how many rows there are, or how much they weigh.
         """
 
     def solve(self, yhat: Tensor) -> tuple[Tensor, Tensor]:
@@ -69,19 +72,22 @@ class PairwiseLoss(Problem):
         batches, n_rows = yhat.shape[1:3]
         totals = yhat.new_zeros(batches)
         grad = yhat.new_zeros(yhat.shape[0], batches, n_rows + 1, yhat.shape[3])
-        of_rows = None if self.hoods.sample_weight is None else self.hoods.sample_weight.to(yhat)
+        of_rows = None if self.hoods.sample_weight is None else self.hoods.sample_weight.to(yhat.device)
         for bucket in self._buckets(yhat.device):
             rows, weights = bucket.rows, self.weights[bucket.balls]
             inside = (rows < n_rows).to(yhat)
             at = rows.clamp(max=n_rows - 1)
-            if of_rows is not None:
-                inside = inside * of_rows[at]
-            sizes = inside.sum(1)
+            sizes = counts = inside.sum(1)
+            if of_rows is not None:  # in double precision: only ratios of weights have to be of usual size
+                mass = inside * of_rows[at]
+                counts = mass.sum(1)
+                inside = (mass / counts[:, None]).to(yhat)
+                sizes = torch.ones_like(sizes)
             for batch in range(batches):
                 y, simulated = self.y[batch][at], yhat[:, batch][:, at]
                 # Only differences matter, and centred values keep their digits.
                 middle = ((y * inside[..., None]).sum(1) / sizes[:, None])[:, None]
-                loss, slope = self._ball_losses(y - middle, simulated - middle, inside, sizes)
+                loss, slope = self._ball_losses(y - middle, simulated - middle, inside, sizes, counts)
                 totals[batch] += weights @ loss
                 scaled = slope * weights[:, None, None]
                 grad[:, batch].index_add_(1, rows.reshape(-1), scaled.flatten(1, 2))
@@ -107,11 +113,13 @@ class WeightedMMD(PairwiseLoss):
     n_kernels: int
     multiplier: float
 
-    def _ball_losses(self, y: Tensor, yhat: Tensor, inside: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+    def _ball_losses(
+        self, y: Tensor, yhat: Tensor, inside: Tensor, sizes: Tensor, counts: Tensor
+    ) -> tuple[Tensor, Tensor]:
         losses, slopes = torch.zeros_like(sizes), []
         pairs = sizes.square()
         for simulated in yhat:
-            bandwidth = self._bandwidth(y, simulated, inside, sizes)
+            bandwidth = self._bandwidth(y, simulated, inside, sizes, counts)
             own, _ = self._sums(y, y, inside, bandwidth, slopes=False)
             cross, in_cross = self._sums(y, simulated, inside, bandwidth)
             theirs, in_theirs = self._sums(simulated, simulated, inside, bandwidth)
@@ -120,7 +128,7 @@ class WeightedMMD(PairwiseLoss):
             slopes.append(2 * (in_theirs - in_cross) / pairs[:, None, None])
         return losses / len(yhat), torch.stack(slopes) / len(yhat)
 
-    def _bandwidth(self, y: Tensor, yhat: Tensor, inside: Tensor, sizes: Tensor) -> Tensor:
+    def _bandwidth(self, y: Tensor, yhat: Tensor, inside: Tensor, sizes: Tensor, counts: Tensor) -> Tensor:
         """Mean squared distance over ordered pairs of the pooled sample of 2m, constant in the gradient.
 
         The sum over all pairs is 2 (2m) times the squared deviations from the pooled mean.
@@ -132,7 +140,7 @@ class WeightedMMD(PairwiseLoss):
             bandwidth = 2 * deviations.square().sum((1, 2)) / (2 * sizes - 1)
         else:  # weights may be small fractions: the 1, for a row and itself, must not outweigh them
             squares = torch.where(mask > 0, deviations.square() / mask, 0)
-            bandwidth = 2 * squares.sum((1, 2)) / torch.maximum(2 * sizes - 1, sizes)
+            bandwidth = 2 * squares.sum((1, 2)) / (2 - 1 / counts).clamp(min=1).to(squares)
         return torch.where(bandwidth > 0, bandwidth, 1)[:, None, None]
 
     def _sums(
@@ -180,7 +188,9 @@ class WeightedMMD(PairwiseLoss):
 class WeightedEnergy(PairwiseLoss):
     """Energy score of the ball's mixture, E|y - yhat| - E|yhat - yhat'| / 2, where yhat' is another draw."""
 
-    def _ball_losses(self, y: Tensor, yhat: Tensor, inside: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+    def _ball_losses(
+        self, y: Tensor, yhat: Tensor, inside: Tensor, sizes: Tensor, counts: Tensor
+    ) -> tuple[Tensor, Tensor]:
         draws = len(yhat)
         losses, slopes = torch.zeros_like(sizes), torch.zeros_like(yhat)
         for s in range(draws):

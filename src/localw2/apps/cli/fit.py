@@ -216,13 +216,8 @@ def choose_features(
         raise typer.BadParameter("--target does not name a column.")
     if features and exclude:
         raise typer.BadParameter("use either --features or --exclude, not both.")
-    if len(weights) > 1:
-        raise typer.BadParameter(f"--weights names {len(weights)} columns; a row has one weight.")
     table.select([*targets, *features, *exclude, *weights])
-    if weights and weights[0] in {*targets, *features}:
-        raise ValueError(
-            f"{weights[0]!r} is in --weights and in --target or --features; a column has one use."
-        )
+    check_weights(weights, {*targets, *features}, "--target or --features")
     if both := set(features) & set(targets):
         raise ValueError(
             f"{both.pop()!r} is in both --target and --features; a column cannot predict itself."
@@ -307,6 +302,14 @@ def parse_values(text: str) -> Any:
 
 
 # --- for every command that fits --------------------------------------------------------------------------
+
+
+def check_weights(weights: list[str], others: set[str], flags: str) -> None:
+    """Raise unless at most one column has the weights, and no other use, which ``flags`` give."""
+    if len(weights) > 1:
+        raise typer.BadParameter(f"--weights names {len(weights)} columns; give one.")
+    if weights and weights[0] in others:
+        raise ValueError(f"{weights[0]!r} is in --weights and in {flags}; a column has one use.")
 
 
 def drop_unset(**settings: Any) -> dict[str, Any]:

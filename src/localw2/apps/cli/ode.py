@@ -9,7 +9,13 @@ import typer
 
 from localw2.apps.cli import options
 from localw2.apps.cli.config import Config, keep_settings, settings_path
-from localw2.apps.cli.fit import drop_unset, fit_with_checkpoint, keep_until_saved, list_model_files
+from localw2.apps.cli.fit import (
+    check_weights,
+    drop_unset,
+    fit_with_checkpoint,
+    keep_until_saved,
+    list_model_files,
+)
 from localw2.apps.cli.outputs import check_outputs, save_or_rescue
 from localw2.apps.cli.running import note, parse_numbers, print_result, report_errors, split_names
 
@@ -27,6 +33,10 @@ def fit_ode(
     time: Annotated[str, typer.Option(metavar="COL", help="The time of a row.")],
     states: Annotated[str, typer.Option(metavar="A,B", help="The observed states.")],
     out: options.ModelOut,
+    weights: Annotated[
+        str | None,
+        typer.Option(metavar="COL", help="A column that says how much each trajectory counts."),
+    ] = None,
     delta: Annotated[
         str,
         typer.Option(metavar="auto|RADIUS", help="Radius of balls of initial states; inf is one ball."),
@@ -50,7 +60,7 @@ def fit_ode(
     DATA has a row for each observation; empty cells are missing observations.
     """
     from localw2.apps.cli.model_files import parse_delta, save_model
-    from localw2.apps.tables.tables import gather_trajectories, read_table
+    from localw2.apps.tables.tables import gather_trajectories, gather_weights, read_table
     from localw2.storage.model_file import check_writable
 
     check_outputs(out, [data, config], list_model_files(out))
@@ -59,8 +69,10 @@ def fit_ode(
         raise typer.BadParameter("for an ODE, --delta is auto or a radius.")
     check_writable(out, "--out")
     table = read_table(data, decimal)
-    names = split_names(states, list(table.frame))
+    names, weighing = (split_names(text, list(table.frame)) for text in (states, weights))
+    check_weights(weighing, {identity, time, *names}, "--id, --time or --states")
     Y, t = gather_trajectories(table, identity, time, names)
+    extra = {"sample_weight": gather_weights(table, identity, weighing[0])} if weighing else {}
 
     from localw2 import LocalW2ODE
 
@@ -73,7 +85,7 @@ def fit_ode(
     )
     note(f"{len(Y)} trajectories of {table.source}: {', '.join(names)}")
     with keep_until_saved(out):
-        fitted = fit_with_checkpoint(model, Y, t, out, restart, as_json)
+        fitted = fit_with_checkpoint(model, Y, t, out, restart, as_json, extra)
         save_or_rescue(partial(save_model, model, states=names, id=[identity], time=[time]), out, "model")
     found = {
         "model": out,
@@ -83,6 +95,7 @@ def fit_ode(
         "rows": len(table.frame),
         "trajectories": len(Y),
         "states": names,
+        "weights": weighing[0] if weighing else None,
         "skipped": model.fit_.skipped,
         **fitted,
     }

@@ -189,7 +189,7 @@ def _mark_whole(ax: Any, each: Input, values: Array) -> None:
 
 def draw_importance(law: Array, mean: Array, names: Sequence[str]) -> Any:
     """How much each column matters for the law and for its mean; both are (p, n_repeats)."""
-    figure, axes = new_figure(7.5, 1.1 + 0.34 * min(12, max(2, len(names))), 1, 2)
+    figure, axes = new_figure(7.5, 1.25 + 0.34 * min(12, max(2, len(names))), 1, 2)
     importance(law, mean, list(names), axes[0])
     return figure
 

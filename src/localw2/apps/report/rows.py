@@ -187,7 +187,7 @@ def _columns(judged: _Judged) -> list[str]:
 def _importance(judged: _Judged) -> list[str]:
     """Which columns matter for the law and for its mean, in few enough rows that it takes seconds."""
     used = [j for j, name in enumerate(judged.inputs.table_names) if name not in judged.inputs.left_out]
-    if len(used) < 2:
+    if len(used) < 2 or len(judged.x) < 2:
         return []
     most = int(np.clip(_SHUFFLED_ROWS // (_SHUFFLES * len(used)), 50, 300))
     found = column_importance(

@@ -387,6 +387,25 @@ def gather_trajectories(table: Table, identity: str, time: str, states: list[str
     return np.split(values[order], cuts), np.split(moments[order], cuts)
 
 
+def gather_weights(table: Table, identity: str, weights: str) -> Array:
+    """The weight of each trajectory (n,), in the order of ``gather_trajectories``; all its rows have it."""
+    values, keys = table.numbers([weights], missing=True)[:, 0], table.select([identity])[identity]
+    if len(empty := np.flatnonzero(np.isnan(values))):
+        raise ValueError(
+            f"column {weights!r} of {table.source} is empty in row {keys.index[empty[0]] + 1}; every row has "
+            "the weight of its trajectory."
+        )
+    _, first, number = np.unique(keys.astype(str).to_numpy(), return_index=True, return_inverse=True)
+    found: Array = values[first]
+    if len(wrong := np.flatnonzero(values != found[number])):
+        row = wrong[0]
+        raise ValueError(
+            f"row {keys.index[row] + 1} of {table.source} has {weights} = {values[row]:g}, but an earlier "
+            f"row of {identity} = {keys.iloc[row]} has {found[number[row]]:g}; a trajectory has one weight."
+        )
+    return found
+
+
 def write_table(path: str | os.PathLike[str], columns: Mapping[str, Any]) -> None:
     """Write columns of equal length in the format of the file's ending; ``-`` is CSV to standard output.
 

@@ -17,6 +17,7 @@ from localw2.balls.neighborhoods import Neighborhoods
 from localw2.balls.norms import Weighted
 from localw2.distribution import NormalDistribution
 from localw2.estimators import settings, stored_values
+from localw2.estimators.cells import warn_of_missing_in_r
 from localw2.estimators.coefficients.gaussian import (
     CoefficientLaw,
     Frame,
@@ -114,6 +115,8 @@ class RandomCoefficientRegressor(Judged, stored_values.Storable, RegressorMixin,
         kept, weights = None, None
         if sample_weight is not None:
             X, y, kept, weights = settings.weigh_rows(X, y, sample_weight)
+        warn_of_missing_in_r(X, "X", stacklevel=2)
+        warn_of_missing_in_r(y, "y", stacklevel=2)
         # A fresh estimator reads the table: a refit that fails leaves the old fit whole.
         reader = type(self)()
         x, y = validate_data(reader, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2)
@@ -251,6 +254,7 @@ class RandomCoefficientRegressor(Judged, stored_values.Storable, RegressorMixin,
 
     def _moments(self, X: Any) -> tuple[Array, Array]:
         check_is_fitted(self, "law_")
+        warn_of_missing_in_r(X, "X", stacklevel=3)
         return self.law_.moments(validate_data(self, X, dtype=np.float64, reset=False))
 
     def _keep(

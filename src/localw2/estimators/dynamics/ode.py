@@ -196,6 +196,8 @@ class LocalW2ODE(JudgedPaths, PopulationMethods, stored_values.Storable, BaseEst
         self.random_state = random_state
         self.verbose = verbose
 
+    _sketch = staticmethod(sketch_paths)
+
     def fit(
         self,
         Y: Any,
@@ -268,7 +270,7 @@ class LocalW2ODE(JudgedPaths, PopulationMethods, stored_values.Storable, BaseEst
         checks.warn_of_coarse_times(paths.to("cpu"), inputs.cpu(), seed)
         checks.warn_of_skipped(fit)
         checks.warn_of_far_guesses(field, fit)
-        self._keep(ode, fit, sketch_paths(Y), data.values.shape[1], seed)
+        self._keep(ode, fit, self._sketch(Y, kept), data.values.shape[1], seed)
         if self.checkpoint is not None and fit.stopped == "all epochs done":
             settings.remove_checkpoints(self.checkpoint)
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
@@ -45,6 +46,7 @@ class Trajectories:
         all_seen: bool = True,
         kept: Array | None = None,
         partly: bool = False,
+        fewest: int = 2,
     ) -> Trajectories:
         """Check and flatten; see ``LocalW2ODE.fit`` for the forms of Y and t.
 
@@ -52,24 +54,25 @@ class Trajectories:
         ``kept`` are looked at, unless it is None. With ``partly`` an observation counts if any of its values
         is there, and y0 may be unknown.
         """
-        paths, times = _paths_and_times(Y, t)
+        paths, times = _paths_and_times(Y, t, fewest)
+        numbers = range(len(paths)) if kept is None else kept.tolist()  # for messages
         if kept is not None:
             if len(kept) < 2:
                 raise ValueError("sample_weight leaves one trajectory, which shows no spread between them.")
-            if y0 is not None and np.ndim(y0) == 2 and len(y0) == len(paths):
+            if y0 is not None and _has_one_each(y0, paths, all_seen):
                 y0 = np.asarray(y0)[kept]
             paths, times = [paths[i] for i in kept], [times[i] for i in kept]
-        for i, (path, own) in enumerate(zip(paths, times, strict=True)):
+        for i, path, own in zip(numbers, paths, times, strict=True):
             _check_path(i, path, own)
         there = np.any if partly else np.all
         seen: list[Array] = [np.asarray(there(np.isfinite(path), axis=1)) for path in paths]
-        for i, mask in enumerate(seen):
+        for i, mask in zip(numbers, seen, strict=True):
             if not mask.any():
                 raise ValueError(f"trajectory {i} has no complete observation (a NaN in every row); drop it.")
         start = _start(times, t0, given=partly or y0 is not None)
         if partly and y0 is None:
             y0 = np.zeros(paths[0].shape[1])
-        initial = _initial(y0, paths, times, seen, start, all_seen)
+        initial = _initial(y0, paths, times, seen, start, all_seen, numbers)
         number = np.concatenate([np.full(int(mask.sum()), i) for i, mask in enumerate(seen)])
         time = np.concatenate([own[mask] for own, mask in zip(times, seen, strict=True)]) - start
         values = np.concatenate([path[mask] for path, mask in zip(paths, seen, strict=True)])
@@ -297,7 +300,7 @@ def _spread_out(x: Array, count: int) -> list[int]:
     return chosen
 
 
-def _paths_and_times(Y: Any, t: Any) -> tuple[list[Array], list[Array]]:
+def _paths_and_times(Y: Any, t: Any, fewest: int) -> tuple[list[Array], list[Array]]:
     """One array (T_i, p) and one (T_i,) for each trajectory."""
     ragged = isinstance(Y, list | tuple) and len({np.shape(part) for part in Y}) > 1
     if ragged:
@@ -327,7 +330,7 @@ def _paths_and_times(Y: Any, t: Any) -> tuple[list[Array], list[Array]]:
                 f"({array.shape[1]},), or for each of its observations, {array.shape[:2]}."
             )
     paths = [path[:, None] if path.ndim == 1 else path for path in paths]
-    if len(paths) < 2:
+    if len(paths) < fewest:
         raise ValueError(
             "Y has one trajectory, which shows no spread between trajectories; give at least two, each with "
             "its own omega."
@@ -384,11 +387,23 @@ def _start(times: list[Array], t0: Any, given: bool) -> float:
     return float(firsts.min())
 
 
+def _has_one_each(y0: Any, paths: list[Array], all_seen: bool) -> bool:
+    """Whether y0 has a state for each trajectory, and not one for all."""
+    one_state = all_seen and paths[0].shape[1] == 1
+    return np.ndim(y0) in ((1, 2) if one_state else (2,)) and len(y0) == len(paths)
+
+
 def _initial(
-    y0: Any, paths: list[Array], times: list[Array], seen: list[Array], start: float, all_seen: bool
+    y0: Any,
+    paths: list[Array],
+    times: list[Array],
+    seen: list[Array],
+    start: float,
+    all_seen: bool,
+    numbers: Sequence[int],
 ) -> Array:
     if y0 is None:
-        for i, (own, mask) in enumerate(zip(times, seen, strict=True)):
+        for i, own, mask in zip(numbers, times, seen, strict=True):
             if not mask[0] or own[0] - start > 1e-9 * (own[-1] - own[0]):
                 raise ValueError(
                     f"trajectory {i} has no complete observation at the initial time {start:.6g}, so its "
@@ -398,8 +413,8 @@ def _initial(
     initial = as_array(y0 if np.ndim(y0) else [y0], "y0").astype(np.float64)
     n = len(paths)
     if initial.ndim == 1:
-        one_state_each = all_seen and len(initial) == n and paths[0].shape[1] == 1
-        initial = initial[:, None] if one_state_each else np.broadcast_to(initial, (n, len(initial)))
+        each = _has_one_each(initial, paths, all_seen)
+        initial = initial[:, None] if each else np.broadcast_to(initial, (n, len(initial)))
     if initial.ndim != 2 or len(initial) != n:
         raise ValueError(
             f"y0 has shape {initial.shape}; expected ({n}, states), a row for each trajectory, or (states,)."

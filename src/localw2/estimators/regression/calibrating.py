@@ -99,11 +99,15 @@ def _shuffle(n: int, seed: int) -> Array:
 
 
 def learn_split(
-    recipe: Recipe, x: Array, y: Array, weights: Array | None = None
+    recipe: Recipe, x: Array, y: Array, weights: Array | None = None, numbers: Array | None = None
 ) -> tuple[ConditionalLaw, TrainedNetwork | None]:
-    """The law of most rows, with scores of the others, which the recipe must not know (``know_only``)."""
+    """The law of most rows, with scores of the others, which the recipe must not know (``know_only``).
+
+    ``numbers`` (N,) are those that the rows have in the user's table, if it has more.
+    """
     held, fitted = hold_out(len(y), recipe.seed)
-    law, trained = learn(recipe, x[fitted], y[fitted], take_rows(weights, fitted), numbers=fitted)
+    own = fitted if numbers is None else numbers[fitted]
+    law, trained = learn(recipe, x[fitted], y[fitted], take_rows(weights, fitted), numbers=own)
     scores = law.scores(x[held], y[held])
     return replace(law, calibration=Calibration(scores, "split", None, take_rows(weights, held))), trained
 

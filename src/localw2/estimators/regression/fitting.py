@@ -34,7 +34,9 @@ MANY = 400  # rows from which on one held fold is enough
 TRIED_ROWS, TRIED_DRAWS = 3000, 100  # held-out rows that members are weighted by, and their draws there,
 TRIED_TREES = 20  # of forests that are only grown for this
 STRETCHES = (1.0, 1.05, 1.1, 1.15, 1.2, 1.3)  # factors on the spread of residuals in balls
-FEW_COLUMNS, BETTER = 2, 0.5  # in which a network is tried; standard errors by which balls must be better
+FEW_COLUMNS = 2  # in which a network is tried
+# Standard errors by which balls must be better for a network of noise to be tried, and with it to be taken.
+BETTER, CLEARLY = 0.5, 2.0
 MERGED = 0.01  # the p-value below which held-out rows have modes that a network merges
 _PURPOSE = 6  # keeps these random numbers apart from others of the same seed
 
@@ -138,13 +140,17 @@ def _try_laws(
     trials += [_try_network(recipe, fitted, law, x, y) for law in networks]
     if recipe.on_trial is None or not _worth_training(fitted):
         return trials, _weigh(trials)
-    if y.shape[1] == 1:
-        smooth = _try_network(recipe, fitted, recipe.on_trial, x, y)
-        if not _are_better(trials, smooth) and not _merges_modes(smooth):
-            return [smooth], np.ones(1)
     # Random weights cannot split a law, nor follow how a dependence changes: noise as an input can.
-    trials.append(_try_network(recipe, fitted, Network.with_noise(), x, y))
-    return trials, _weigh(trials)
+    if y.shape[1] > 1:
+        trials.append(_try_network(recipe, fitted, Network.with_noise(), x, y))
+        return trials, _weigh(trials)
+    smooth = _try_network(recipe, fitted, recipe.on_trial, x, y)
+    merged = _merges_modes(smooth)
+    if merged or _are_better(trials, smooth, BETTER):
+        trials.append(_try_network(recipe, fitted, Network.with_noise(), x, y))
+        if merged or _are_better(trials, smooth, CLEARLY):
+            return trials, _weigh(trials)
+    return [smooth], np.ones(1)
 
 
 def _finish(
@@ -368,9 +374,10 @@ def _halves(trial: _Trial) -> list[tuple[Array, Array]]:
     return [(even, ~even), (~even, even)] if len(even) > 1 else [(even, even)]
 
 
-def _are_better(balls: list[_Trial], network: _Trial) -> bool:
-    """Whether balls seem to predict better than a network, which then is not able to have the law's shape.
+def _are_better(balls: list[_Trial], network: _Trial, by: float) -> bool:
+    """Whether others seem to predict better than a network, which then is not able to have the law's shape.
 
+    ``by`` is in standard errors of the difference.
     Stretches and weights are found on one half of the rows and judged on the other: else balls, of which
     there are many to choose from, would be better on average where nothing is.
     """
@@ -387,7 +394,7 @@ def _are_better(balls: list[_Trial], network: _Trial) -> bool:
     weights = np.ones(len(gain)) if network.weights is None else network.weights
     share = weights / weights.sum()
     mean = share @ gain
-    return bool(mean > BETTER * np.sqrt(share**2 @ (gain - mean) ** 2))
+    return bool(mean > by * np.sqrt(share**2 @ (gain - mean) ** 2))
 
 
 def _merges_modes(network: _Trial) -> bool:

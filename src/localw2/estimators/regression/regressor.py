@@ -213,7 +213,7 @@ class LocalW2Regressor(Judged, stored_values.Storable, RegressorMixin, BaseEstim
         crew = Crew.join()
         with hold_checkpoint(self.checkpoint, crew), settings.share_threads(x.size, self.n_jobs):
             if kind == "split":
-                law, trained = learn_split(recipe, x, outputs, weights)
+                law, trained = learn_split(recipe, x, outputs, weights, kept)
             else:
                 law, trained = learn(recipe, x, outputs, weights, numbers=kept)
             if kind in ("cv", "cv+"):

@@ -26,7 +26,6 @@ from localw2.estimators.dynamics.population.learning import (
 from localw2.estimators.dynamics.population.posterior import IndividualParameters, draw_posteriors
 from localw2.estimators.dynamics.population.sampling import SimulatedCohort, count_subjects, spread_times
 from localw2.estimators.dynamics.trajectories import Trajectories
-from localw2.estimators.judged import sketch_paths
 from localw2.models.cohort import state_of
 from localw2.models.fields import FunctionField, is_initial, parameter_names
 from localw2.models.laws import PushForward, as_laws
@@ -36,6 +35,7 @@ from localw2.models.solver import FIXED
 
 if TYPE_CHECKING:
     from localw2.estimators.dynamics.population.population import Population
+    from localw2.judging.seen_rows import SeenRows
     from localw2.models.measurement import MeasurementNoise
 
 # Training solves an equation to this many times the tolerances: errors of measurement are far larger.
@@ -70,6 +70,7 @@ class PopulationMethods:
     _config: Callable[..., Any]
     _keep: Callable[..., None]
     _states: Callable[[Any, str], Tensor]
+    _sketch: Callable[..., SeenRows | None]
 
     def _check_noise(self) -> None:
         if self.noise is not None:
@@ -126,7 +127,7 @@ class PopulationMethods:
         )
         ode = RandomODE(learned.field, start, self.method, self.rtol, self.atol, step, state_size=size)
         self._keep(
-            ode, learned.fit, sketch_paths(Y), values.shape[2], seed, learned.noise, learned.population
+            ode, learned.fit, self._sketch(Y, kept), values.shape[2], seed, learned.noise, learned.population
         )
         if self.checkpoint is not None and learned.fit.stopped == "all epochs done":
             settings.remove_checkpoints(self.checkpoint)
@@ -193,7 +194,7 @@ class PopulationMethods:
             raise ValueError(
                 "individual_parameters weighs parameters by the errors of measurement; fit with noise=."
             )
-        data = Trajectories.of(Y, t, self._whole_start(y0), self.t0_, self.observe is None, None, partly=True)
+        data = Trajectories.of(Y, t, self._whole_start(y0), self.t0_, self.observe is None, None, True, 1)
         times, there, values = data.padded()
         cohort = make_cohort(times, there, data.initial, data.t0, doses, covariates, inputs)
         field = self.model_.field
