@@ -297,6 +297,20 @@ class TestSubjects:
                 once, [1.0], 0.0, 0.0
             )
 
+    def test_a_law_of_any_shape_has_standard_errors_and_is_stored(self, tmp_path):
+        _, Y = lines(30)
+        laws = {"k": PushForward(1.0, 0.5)}
+        model = LocalW2ODE(line, laws, noise="additive", max_epochs=40, random_state=0).fit(Y, T, 0.0, 0.0)
+        mean, spread, _ = maximum_likelihood(Y)
+        typical = model.population_.find("k", "typical")
+        assert abs(typical.value - mean) < 0.5 * spread / 30**0.5
+        assert typical.error == pytest.approx(spread / 30**0.5, rel=0.5)
+        model.save(tmp_path / "m.localw2")
+        again = load(tmp_path / "m.localw2", field=line)
+        found = [m.individual_parameters(Y[:1], T, 0.0, random_state=0).samples["k"] for m in (model, again)]
+        np.testing.assert_array_equal(*found)
+        assert found[0].mean() == pytest.approx(Y[0] @ T / (T @ T), abs=4 * 0.5 / (T @ T) ** 0.5)
+
     def test_a_known_error(self):
         _, Y = lines(40)
         model = LocalW2ODE(line, {"k": Normal(1.0, 0.5)}, noise=0.5, random_state=0).fit(Y, T, 0.0, 0.0)

@@ -20,13 +20,14 @@ from localw2.estimators.dynamics.population.simulated import OBSERVED_STEPS, Sim
 from localw2.estimators.dynamics.population.uncertainty import describe, gaussian_like, jackknife, propagate
 from localw2.models.cohort import Cohort, state_of
 from localw2.models.fields import FunctionField, is_initial
-from localw2.models.laws import Law, LogNormal, Normal
+from localw2.models.laws import LogNormal, Normal
 from localw2.models.measurement import MeasurementNoise
 from localw2.models.solver import SolverError
 from localw2.models.subjects import Doses, Inputs
 
 if TYPE_CHECKING:
     from localw2.estimators.dynamics.trajectories import Trajectories
+    from localw2.models.laws import Law, ParameterLaw
     from localw2.models.paths import Observe
     from localw2.models.solver import Solver
     from localw2.training.config import Fit, FitConfig
@@ -229,28 +230,19 @@ def _summarise(
     two_stage: dict[str, tuple[float, float]] | None,
     learned_noise: bool,
 ) -> Population:
-    law = gaussian_like(model.law, model.seed)
-    own, model.law = model.law, law
-    try:
-        features, _ = model.observed(y)
-        covariance, learned = jackknife(model, features, weights, DIRECTIONS)
-        kinds = list(describe(law))
-        values = torch.stack(list(describe(law).values())).detach()
-        errors = propagate(lambda: torch.stack(list(describe(law).values())), covariance, learned)
-        found = [
-            Quantity(
-                name,
-                kind,
-                float(value),
-                float(error),
-                kind == "spread" or (kind == "typical" and law.laws[name].logarithmic),
-            )
-            for (name, kind), value, error in zip(kinds, values, errors, strict=True)
-        ]
-        if learned_noise:
-            found += _describe_noise(model.noise, covariance, learned)
-    finally:
-        model.law = own
+    own, law = model.law, gaussian_like(model.law, model.seed)
+    if law is not own:
+        model = _with_law(model, law)
+    features, _ = model.observed(y)
+    covariance, learned = jackknife(model, features, weights, DIRECTIONS)
+    described = describe(law)
+    errors = propagate(lambda: torch.stack(list(describe(law).values())), covariance, learned)
+    found = []
+    for ((name, kind), value), error in zip(described.items(), errors.tolist(), strict=True):
+        positive = kind == "spread" or (kind == "typical" and law.laws[name].logarithmic)
+        found.append(Quantity(name, kind, float(value.detach()), error, positive))
+    if learned_noise:
+        found += _describe_noise(model.noise, covariance, learned)
     drawn = law.factor.tril().square().sum(1).sqrt().detach()
     names = list(own.laws)
     shrinkage = {
@@ -260,6 +252,16 @@ def _summarise(
     seen = int(model.equation.seen.sum())
     logarithmic = tuple(name for name, one in own.laws.items() if one.logarithmic)
     return Population(tuple(found), shrinkage, two_stage, len(y), seen, logarithmic)
+
+
+def _with_law(model: SimulatedSubjects, law: ParameterLaw) -> SimulatedSubjects:
+    """The same subjects with another law of the same parameters."""
+    old = model.equation
+    field = FunctionField(old.field.function, law.laws, given=old.field.given).double()
+    field.law = law
+    other = SimulatedSubjects(replace(old, field=field), model.anchor, model.noise, model.limit, model.seed)
+    other.whiten = model.whiten
+    return other
 
 
 def _describe_noise(
