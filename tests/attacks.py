@@ -339,6 +339,11 @@ def flip(data, rng):
 CHANGES = [change_settings, change_settings, change_tensor, change_tensor, change_regressor, exchange, flip]
 
 
+def decay(t, y, k):
+    """The equation of a population."""
+    return -k * y
+
+
 def make_models():
     """Small models of every kind, each with rows to fit it again, by name."""
     from sklearn.ensemble import HistGradientBoostingRegressor, RandomForestRegressor
@@ -346,7 +351,15 @@ def make_models():
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
-    from localw2 import BallLaw, LocalW2ODE, LocalW2Regressor, Nearest, Network, RandomCoefficientRegressor
+    from localw2 import (
+        BallLaw,
+        LocalW2ODE,
+        LocalW2Regressor,
+        Nearest,
+        Network,
+        PushForward,
+        RandomCoefficientRegressor,
+    )
     from localw2.estimators.regression.polynomial_ridge import PolynomialRidge
 
     rng, n = np.random.default_rng(0), 40
@@ -356,6 +369,7 @@ def make_models():
     frame.loc[3, "a"] = np.nan
     two = np.column_stack([y, x[:, 1] - y])
     paths, times = rng.normal(size=(6, 4, 1)).cumsum(1), np.arange(4.0)
+    decays, laws = np.exp(-0.3 * times + 0.1 * paths[..., 0])[..., None], {"k": PushForward(0.3, 0.1)}
     steps = pd.DataFrame({"a": rng.normal(size=90), "c": rng.choice(list("pqr"), 90)})
     stairs = 5.0 * (steps["a"] > 0) + (steps["c"] == "q") + 0.1 * rng.normal(size=90)
     balls, tiny = BallLaw(5, 3), Network(width=4, epochs=2)
@@ -376,6 +390,7 @@ def make_models():
         "coefficients": (RandomCoefficientRegressor("ml", n_bootstrap=3, **seed), x, y),
         "w2": (RandomCoefficientRegressor("w2", n_bootstrap=0, **seed), x, y),
         "ode": (LocalW2ODE(width=4, max_epochs=2, **seed), paths, times),
+        "population": (LocalW2ODE(decay, laws, noise="combined", max_epochs=2, **seed), decays, times),
     }
     return {name: (model.fit(*rows), *rows) for name, (model, *rows) in fits.items()}
 
@@ -387,7 +402,7 @@ def attack_files(watch, numbers, seed):
     for name, (model, *rows) in models.items():
         model.save(path)
         goods[name] = path.read_bytes()
-        use(watch, path, rows)
+        use(watch, path, rows, **functions_of(name))
         signal.setitimer(signal.ITIMER_REAL, 0)
     watch.start()
     for number in numbers:
@@ -396,13 +411,21 @@ def attack_files(watch, numbers, seed):
         change = CHANGES[rng.integers(len(CHANGES))]
         data = change(goods[name], rng)
         path.write_bytes(data)
-        watch(f"{number} {name} {change.__name__}", lambda name=name: use(watch, path, models[name][1:]))
+        watch(
+            f"{number} {name} {change.__name__}",
+            lambda name=name: use(watch, path, models[name][1:], **functions_of(name)),
+        )
         if path.read_bytes() != data:
             watch.fail("written", "the model file itself")
     return watch.report(refused=watch.counts["refused"], used=watch.counts["used"])
 
 
-def use(watch, path, rows):
+def functions_of(name):
+    """The user's own functions that a file asks for."""
+    return {"field": decay} if name == "population" else {}
+
+
+def use(watch, path, rows, **functions):
     """Load a file, and do everything that can be done with a model."""
     from localw2 import load
 
@@ -410,7 +433,7 @@ def use(watch, path, rows):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                return load(path)
+                return load(path, **functions)
         except ValueError as error:
             if str(path) not in str(error) or len(str(error)) > 2000:
                 watch.fail("message", error)
@@ -426,6 +449,8 @@ def use(watch, path, rows):
     kind = type(model).__name__
     if kind == "LocalW2ODE":
         watch.allow(lambda: model.sample(rows[0][:, 0], rows[1], 3, random_state=0))
+        if functions:
+            watch.allow(lambda: model.summary() and model.individual_parameters(*rows, random_state=0))
     else:
         for ask in (
             lambda: model.predict(rows[0], return_std=True),

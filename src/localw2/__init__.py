@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from localw2.distribution import Distribution, DrawsDistribution, NormalDistribution
     from localw2.estimators.coefficients.regressor import RandomCoefficientRegressor
     from localw2.estimators.dynamics.ode import LocalW2ODE
+    from localw2.estimators.dynamics.population.population import Population, Quantity
+    from localw2.estimators.dynamics.population.posterior import IndividualParameters
     from localw2.estimators.files import load, save
     from localw2.estimators.regression.ball_law import BallLaw
     from localw2.estimators.regression.network import Network
@@ -37,7 +39,8 @@ if TYPE_CHECKING:
     from localw2.models.linear import RandomLinear
     from localw2.models.network import RandomMLP
     from localw2.models.noise_network import NoiseMLP
-    from localw2.models.ode import RandomODE, SolverError
+    from localw2.models.ode import RandomODE
+    from localw2.models.solver import SolverError
     from localw2.training.config import Fit, FitConfig
     from localw2.training.loop import train
 
@@ -61,6 +64,7 @@ __all__ = [
     "Fit",
     "FitConfig",
     "FunctionField",
+    "IndividualParameters",
     "LazyNeighborhoods",
     "LocalW2ODE",
     "LocalW2Regressor",
@@ -76,7 +80,9 @@ __all__ = [
     "Normal",
     "NormalDistribution",
     "Objective",
+    "Population",
     "PushForward",
+    "Quantity",
     "RandomCoefficientRegressor",
     "RandomField",
     "RandomLinear",
@@ -117,6 +123,8 @@ _HOMES = {
     "distribution": "Distribution DrawsDistribution NormalDistribution",
     "estimators.coefficients.regressor": "RandomCoefficientRegressor",
     "estimators.dynamics.ode": "LocalW2ODE",
+    "estimators.dynamics.population.population": "Population Quantity",
+    "estimators.dynamics.population.posterior": "IndividualParameters",
     "estimators.files": "load save",
     "estimators.regression.regressor": "LocalW2Regressor",
     "estimators.regression.network": "Network",
@@ -135,7 +143,8 @@ _HOMES = {
     "models.linear": "RandomLinear",
     "models.network": "RandomMLP",
     "models.noise_network": "NoiseMLP",
-    "models.ode": "RandomODE SolverError",
+    "models.ode": "RandomODE",
+    "models.solver": "SolverError",
     "training.config": "Fit FitConfig",
     "training.loop": "train",
 }

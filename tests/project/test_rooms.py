@@ -15,7 +15,7 @@ LAZY = {
     "rich": ["training.progress"],
     "safetensors": ["storage.model_file"],
     "skops": ["storage.regressors"],
-    "torchdiffeq": ["models.ode"],
+    "torchdiffeq": ["models.solver"],
     "matplotlib": ["plots"],
     "pandas": ["estimators.cells"],
 }

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 import torch
@@ -182,12 +183,20 @@ class FunctionField(RandomField):
     """
 
     def __init__(
-        self, function: Callable[..., Any], laws: Mapping[str, Law], generator: torch.Generator | None = None
+        self,
+        function: Callable[..., Any],
+        laws: Mapping[str, Law],
+        generator: torch.Generator | None = None,
+        given: Sequence[str] = (),
     ) -> None:
         super().__init__()
         self.function = function
         self.law = ParameterLaw(laws, generator=generator)
-        self._by_name = _takes_names(function, list(laws))
+        self.initial_names = [name for name in laws if is_initial(name)]
+        self.names = [name for name in laws if not is_initial(name)]
+        self.given = [name for name in given if name in {p.name for p in _arguments(function)[2:]}]
+        self._by_name = _takes_names(function, [*self.names, *self.given])
+        self._by_columns: bool | None = None  # whether the function takes all trajectories at once
 
     def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """Noise of the random parameters."""
@@ -195,9 +204,40 @@ class FunctionField(RandomField):
 
     def bind(self, omega: Tensor) -> Field:
         """Compute the parameters from omega, once for all times."""
-        parameters = self.law(omega)
+        parameters = self._of_function(self.law(omega))
         mapped = torch.vmap(self._one, in_dims=(None, 0, 0))
         return lambda t, y: mapped(t.to(y.dtype), y, parameters)
+
+    def slopes(self, t: Tensor, y: Tensor, values: dict[str, Tensor]) -> Tensor:
+        """Slopes (n, d) at times t (n,) and states y (n, d), with the values (n,) of everything named.
+
+        A function of elementary operations gives the same if it is called once with columns y (d, n) as if it
+        is mapped over trajectories, and much faster. That is tried at the first call.
+        """
+        values = self._of_function(values)
+        if self._by_columns is None:
+            self._by_columns = self._agrees_by_columns(t, y, values)
+        if self._by_columns:
+            return self._one(t, y.T, values).T
+        mapped: Tensor = torch.vmap(self._one)(t, y, values)
+        return mapped
+
+    def _of_function(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {name: values[name] for name in (*self.names, *self.given)}
+
+    def _agrees_by_columns(self, t: Tensor, y: Tensor, values: dict[str, Tensor]) -> bool:
+        # Rows that differ in everything, so that a function which mixes trajectories is found out.
+        n = 5
+        rows = torch.arange(n, device=y.device) % len(y)
+        shake = 1 + 0.01 * torch.arange(n, device=y.device, dtype=y.dtype)
+        t, y, values = t[rows] * shake, y[rows] * shake[:, None] + 0.01 * shake[:, None], values
+        values = {name: value[rows] * shake for name, value in values.items()}
+        mapped: Tensor = torch.vmap(self._one)(t, y, values)
+        try:
+            columns = self._one(t, y.T, values).T
+        except Exception:  # written for one trajectory only, and a user's function can raise anything
+            return False
+        return torch.allclose(columns, mapped, rtol=1e-12, atol=0.0, equal_nan=True)
 
     def _one(self, t: Tensor, y: Tensor, parameters: dict[str, Tensor]) -> Tensor:
         """The slopes of one trajectory."""
@@ -213,9 +253,19 @@ class FunctionField(RandomField):
         return slope
 
     def parameters_of(self, omega: Tensor) -> dict[str, Tensor]:
-        """The parameter values (n,) for these omegas."""
-        parameters: dict[str, Tensor] = self.law(omega)
+        """The parameter values (n,) for these omegas, of trajectories with average covariates."""
+        average = omega.new_zeros(len(omega), len(self.law.covariates)) if self.law.covariates else None
+        parameters: dict[str, Tensor] = self.law(omega, average)
         return parameters
+
+
+def is_initial(name: str) -> bool:
+    """Whether a parameter is an initial state: y0, or y0_1, y0_2, ... of several.
+
+    >>> is_initial("y0"), is_initial("y0_2"), is_initial("y1")
+    (True, True, False)
+    """
+    return re.fullmatch(r"y0(_[1-9][0-9]*)?", name) is not None
 
 
 def parameter_names(function: Callable[..., Any]) -> list[str]:

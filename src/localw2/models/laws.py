@@ -11,7 +11,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from localw2._validation import check_count, check_number
+from localw2._validation import check_count, check_flag, check_number
 from localw2.models.base import check_omega, normal, source
 
 # Centres move in larger steps than spreads, because a first guess is often several spreads off.
@@ -24,14 +24,17 @@ class Law:
     """How one parameter varies between trajectories, and the initial guess.
 
     ``mean`` and ``std`` should be right to within a small factor; ``std=None`` means a fifth of the mean,
-    or 0.2 if the mean is 0.
+    or 0.2 if the mean is 0. ``depends_on`` names covariates of the trajectories in which the parameter (the
+    logarithm of a ``LogNormal``) is linear; its mean is that of a trajectory with average covariates.
     """
 
     mean: float = 0.0
     std: float | None = None
+    depends_on: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         kind = type(self).__name__
+        object.__setattr__(self, "depends_on", _names(kind, self.depends_on))
         check_number(self.mean, f"{kind}: mean", math.isfinite, "a finite number")
         if self.std is not None:
             words = (
@@ -40,11 +43,26 @@ class Law:
             check_number(self.std, f"{kind}: std", lambda s: 0 < s < math.inf, words)
 
     @property
+    def logarithmic(self) -> bool:
+        """Whether the law is that of the logarithm, so that values are positive."""
+        return False
+
+    @property
     def scale(self) -> float:
         """The unit in which the parameter is learned."""
         if self.std is not None:
             return float(self.std)
         return 0.2 * abs(self.mean) if self.mean else 0.2
+
+
+def _names(kind: str, names: Any) -> tuple[str, ...]:
+    """Names of covariates, as a tuple."""
+    names = (names,) if isinstance(names, str) else names
+    if not isinstance(names, list | tuple) or not all(isinstance(n, str) and n.isidentifier() for n in names):
+        raise ValueError(f"{kind}: depends_on={names!r} must be names of covariates, such as ('weight',).")
+    if len(set(names)) < len(names):
+        raise ValueError(f"{kind}: depends_on={names!r} names a covariate twice.")
+    return tuple(names)
 
 
 @final
@@ -69,11 +87,33 @@ class LogNormal(Law):
         if not self.mean > 0:
             raise ValueError(f"LogNormal: mean={self.mean} must be > 0; its values are positive.")
 
+    @property
+    def logarithmic(self) -> bool:
+        """Always."""
+        return True
+
 
 @final
 @dataclass(frozen=True)
 class PushForward(Law):
-    """Any shape: a small network maps Gaussian noise, jointly with all other random parameters."""
+    """Any shape: a small network maps Gaussian noise, jointly with all other random parameters.
+
+    It sees the signs of the noise too, so that it can split a population into groups. With ``positive`` it
+    gives the logarithm of the parameter, whose ``mean`` must be positive.
+    """
+
+    positive: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_flag(self.positive, "PushForward: positive")
+        if self.positive and not self.mean > 0:
+            raise ValueError(f"PushForward: mean={self.mean} must be > 0 for positive values.")
+
+    @property
+    def logarithmic(self) -> bool:
+        """Whether it is asked for."""
+        return self.positive
 
 
 @final
@@ -94,7 +134,7 @@ def as_laws(parameters: Any) -> dict[str, Law]:
     """Named laws from laws, names of laws, initial guesses (Gaussian), or parameter names alone.
 
     >>> as_laws({"r": 1.0, "K": LogNormal(10.0), "c": "shared"})
-    {'r': Normal(mean=1.0, std=None), 'K': LogNormal(mean=10.0, std=None), 'c': Shared(mean=0.0, std=None)}
+    {'r': Normal(mean=1.0, std=None, ...), 'K': LogNormal(mean=10.0, ...), 'c': Shared(mean=0.0, ...)}
     """
     if isinstance(parameters, str):
         parameters = [parameters]
@@ -128,8 +168,8 @@ class ParameterLaw(nn.Module):
 
     With noise :math:`z`, Gaussian parameters are :math:`m + s\,(3\mu + Lz)` with a lower triangular L, which
     allows correlations; log-normal ones are exponentials of such; a push-forward one is
-    :math:`m + s\,(3\mu_i + z_i + h_i(z))` with a small network h of *all* noise. m and s are the initial
-    guesses, where learning starts and in whose units s it takes steps.
+    :math:`m + s\,(3\mu_i + z_i + h_i(z))` with a small network h of *all* noise and its signs. m and s are
+    the initial guesses, where learning starts and in whose units s it takes steps.
 
     >>> law = ParameterLaw({"r": Normal(1.0, 0.1), "c": Shared(3.0)})
     >>> {name: value.shape for name, value in law(law.draw(5)).items()}
@@ -149,9 +189,24 @@ class ParameterLaw(nn.Module):
         self.location = nn.Parameter(torch.zeros(k))
         self.factor = nn.Parameter(torch.eye(self.n_gaussian))
         self.shared = nn.Parameter(torch.zeros(len(self.shared_names)))
+        self.covariates = list(dict.fromkeys(name for law in self.laws.values() for name in law.depends_on))
+        self.slopes: nn.Parameter | None = None
+        if self.covariates:
+            linked = [[name in law.depends_on for name in self.covariates] for law in self.laws.values()]
+            self.linked: Tensor
+            self.register_buffer(
+                "linked", torch.tensor(linked, dtype=torch.get_default_dtype()), persistent=False
+            )
+            self.slopes = nn.Parameter(torch.zeros(len(self.laws), len(self.covariates)))
+            for name, value in (("covariate_mean", 0.0), ("covariate_std", 1.0)):
+                self.register_buffer(name, torch.full((len(self.covariates),), value))
         self.push: nn.Sequential | None = None
         if pushed:
-            first, second, last = nn.Linear(k, WIDTH), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, len(pushed))
+            first, second, last = (
+                nn.Linear(2 * k, WIDTH),
+                nn.Linear(WIDTH, WIDTH),
+                nn.Linear(WIDTH, len(pushed)),
+            )
             self.push = nn.Sequential(first, nn.Tanh(), second, nn.Tanh(), last)
             generator = source(generator, torch.device("cpu"))
             for layer in (first, second, last):
@@ -164,21 +219,54 @@ class ParameterLaw(nn.Module):
         """Standard normal noise (n, number of random parameters)."""
         return normal((check_count(n, "n", 0), len(self.random_names)), self.location, generator)
 
-    def forward(self, noise: Tensor) -> dict[str, Tensor]:
-        """The values (n,) of every parameter, in the given order."""
+    def forward(self, noise: Tensor, covariates: Tensor | None = None) -> dict[str, Tensor]:
+        """The values (n,) of every parameter, in the given order, given standardised covariates (n, q)."""
+        return self.values_of(self.scores(noise, covariates))
+
+    def scores(self, noise: Tensor, covariates: Tensor | None = None) -> Tensor:
+        """Every parameter (n, k) in its units: how many of its scales it lies from its initial guess."""
         check_omega(noise, (len(noise), len(self.random_names)))
         inner = noise[:, : self.n_gaussian] @ self.factor.tril().T
         if self.push is not None:
-            inner = torch.cat([inner, noise[:, self.n_gaussian :] + self.push(noise)], 1)
+            inner = torch.cat(
+                [inner, noise[:, self.n_gaussian :] + self.push(torch.cat([noise, noise.sign()], 1))], 1
+            )
         inner = inner + LOCATION_STEP * self.location
-        values = dict(zip(self.random_names, inner.unbind(1), strict=True))
+        columns = dict(zip(self.random_names, inner.unbind(1), strict=True))
         for name, value in zip(self.shared_names, LOCATION_STEP * self.shared, strict=True):
-            values[name] = value.expand(len(noise))
+            columns[name] = value.expand(len(noise))
+        if self.slopes is not None:
+            if covariates is None:
+                raise ValueError(f"the laws depend on {', '.join(self.covariates)}, which were not given.")
+            for name, shift in zip(
+                self.laws, (covariates @ (self.slopes * self.linked).T).unbind(1), strict=True
+            ):
+                columns[name] = columns[name] + shift
+        return torch.stack([columns[name] for name in self.laws], 1)
+
+    def learn_units(self, covariates: Mapping[str, Tensor]) -> None:
+        """Take mean and standard deviation of covariates (n,), in whose units effects are learned."""
+        if self.covariates:
+            table = torch.stack([covariates[name] for name in self.covariates], 1)
+            self.get_buffer("covariate_mean").copy_(table.mean(0))
+            std = table.std(0, correction=0)
+            self.get_buffer("covariate_std").copy_(torch.where(std > 0, std, 1.0))
+
+    def standardise(self, covariates: Mapping[str, Tensor]) -> Tensor | None:
+        """The covariates (n, q) that the laws depend on, in units of their spread; None if there are none."""
+        if not self.covariates:
+            return None
+        table = torch.stack([covariates[name] for name in self.covariates], 1)
+        standard: Tensor = (table - self.get_buffer("covariate_mean")) / self.get_buffer("covariate_std")
+        return standard
+
+    def values_of(self, scores: Tensor) -> dict[str, Tensor]:
+        """The values (n,) of every parameter that has these scores (n, k)."""
         return {
-            name: torch.exp(math.log(law.mean) + law.scale / law.mean * values[name])
-            if isinstance(law, LogNormal)
-            else law.mean + law.scale * values[name]
-            for name, law in self.laws.items()
+            name: torch.exp(math.log(law.mean) + law.scale / law.mean * score)
+            if law.logarithmic
+            else law.mean + law.scale * score
+            for (name, law), score in zip(self.laws.items(), scores.unbind(1), strict=True)
         }
 
     def displacements(self) -> dict[str, float]:

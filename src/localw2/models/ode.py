@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, final
 
 import torch
@@ -11,16 +10,10 @@ from torch import Tensor
 
 from localw2._validation import check_count, check_number
 from localw2.models.base import RandomMap, check_rows_of, source
+from localw2.models.solver import ADAPTIVE, FIXED, Solver, SolverError, Unsolved
 
 if TYPE_CHECKING:
-    from localw2.models.fields import Field, RandomField
-
-ADAPTIVE = ("dopri5", "dopri8", "bosh3", "adaptive_heun")
-FIXED = ("rk4", "midpoint", "euler")
-
-
-class SolverError(FloatingPointError):
-    """An equation could not be solved: its solution explodes, or is too stiff for the method."""
+    from localw2.models.fields import RandomField
 
 
 @final
@@ -72,6 +65,12 @@ class RandomODE(RandomMap):
         settings = self.method, self.rtol, self.atol, self.step_size, self.max_evaluations, self.state_size
         return RandomODE(self.field, times.to(self.times.device), *settings)
 
+    @property
+    def solver(self) -> Solver:
+        """How the equation is solved."""
+        atol = self.atol if self.state_size is None else self.atol * self.state_size
+        return Solver(self.method, self.rtol, atol, self.step_size, self.max_evaluations)
+
     def draw(self, n: int, generator: torch.Generator | None = None) -> Any:
         """Latent variables of n trajectories."""
         return self.field.draw(n, generator)
@@ -88,36 +87,13 @@ class RandomODE(RandomMap):
 
     def _solve(self, y0: Tensor, omega: Any) -> Tensor:
         try:
-            from torchdiffeq import odeint
-        except ImportError:
-            raise ImportError("differential equations need torchdiffeq: pip install 'localw2[ode]'") from None
-        field = _CountingField(self.field.bind(omega), self.max_evaluations)
-        adaptive = self.method in ADAPTIVE
-        options: dict[str, Any] = {"norm": worst_trajectory}
-        if not adaptive:
-            options = {"grid_constructor": lambda f, y0, t: _subdivide(t, self.step_size)}
-            n_steps = 0 if self.step_size is None else float(self.times[-1] - self.times[0]) / self.step_size
-            if n_steps > self.max_evaluations:  # before so many are made
-                raise SolverError(
-                    f"step_size={self.step_size:g} takes {n_steps:.2g} steps up to t = "
-                    f"{float(self.times[-1]):.4g}, and at most {self.max_evaluations} are made. Give a "
-                    "larger step_size, or an adaptive method."
-                )
-        atol = self.atol if self.state_size is None else self.atol * self.state_size
-        try:
-            path: Tensor = odeint(
-                field, y0, self.times, rtol=self.rtol, atol=atol, method=self.method, options=options
-            )
-        except AssertionError as error:  # torchdiffeq's error for vanishing steps or overflowing states
-            reached = f"t = {float(field.t):.4g} of {float(self.times[-1]):.4g}"
-            what = f"the solver stopped at {reached} ({error})"
-            raise self._failure(what, field.t, field.y, omega) from error
-        if not math.isfinite(float(path.detach().sum())):
-            raise self._failure("the solution is not finite", self.times[-1], path[-1], omega)
-        return path.movedim(0, 1)
+            return self.solver.solve(self.field.bind(omega), y0, self.times)
+        except Unsolved as stop:
+            raise self._failure(stop, omega) from stop.__cause__
 
     @torch.no_grad()
-    def _failure(self, what: str, t: Tensor, y: Tensor, omega: Any) -> SolverError:
+    def _failure(self, stop: Unsolved, omega: Any) -> SolverError:
+        what, t, y = str(stop), stop.t, stop.y
         size = y.detach().abs().amax(1).nan_to_num(nan=math.inf)
         worst = int(size.argmax())
         if bool(torch.isfinite(y).all()) and not bool(torch.isfinite(self.field.bind(omega)(t, y)).all()):
@@ -131,38 +107,6 @@ class RandomODE(RandomMap):
             + "The equation explodes or is stiff there: give better initial guesses (means and stds of the "
             "parameters), use a smaller learning rate, or LogNormal for parameters that must be positive."
         )
-
-
-def _subdivide(times: Tensor, step: float | None) -> Tensor:
-    """Add equal steps of at most ``step`` between the times, so that every time ends a step."""
-    if step is None:
-        return times
-    parts = [
-        torch.linspace(a, b, math.ceil((b - a) / step * (1 - 1e-9)) + 1, dtype=times.dtype)[:-1]
-        for a, b in pairwise(times.tolist())
-    ]
-    return torch.cat([*parts, times[-1:].cpu()]).to(times.device)
-
-
-class _CountingField:
-    """A field that counts its evaluations and remembers where it was last evaluated."""
-
-    def __init__(self, field: Field, limit: int) -> None:
-        self._field, self._limit, self._calls = field, limit, 0
-        self.t, self.y = torch.tensor(0.0), torch.empty(0)
-
-    def __call__(self, t: Tensor, y: Tensor) -> Tensor:
-        if self.y.numel() == 0 or math.isfinite(float(t.detach())):
-            self.t, self.y = t.detach(), y.detach()
-        self._calls += 1
-        if self._calls > self._limit:
-            raise AssertionError(f"after {self._limit} evaluations of the field")  # as torchdiffeq does
-        return self._field(t, y)
-
-
-def worst_trajectory(error: Tensor) -> Tensor:
-    """The largest root mean square error over trajectories, so that good ones do not hide a bad one."""
-    return error.square().mean(-1).max().sqrt() if error.ndim > 1 else error.abs().max()
 
 
 def check_times(times: Any) -> Tensor:

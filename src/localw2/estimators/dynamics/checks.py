@@ -11,8 +11,8 @@ from torch import Tensor
 
 from localw2.models.fields import FunctionField, RandomField
 from localw2.models.laws import LOCATION_STEP
-from localw2.models.ode import SolverError
 from localw2.models.paths import ACCEPTED, Observe, ObservedPaths
+from localw2.models.solver import SolverError
 
 if TYPE_CHECKING:
     from localw2.estimators.dynamics.trajectories import Trajectories

@@ -17,6 +17,8 @@ from localw2.distribution import DrawsDistribution, Support
 from localw2.estimators import settings, stored_values
 from localw2.estimators.dynamics import checks, storing
 from localw2.estimators.dynamics.parameters import LearnedParameters
+from localw2.estimators.dynamics.population.estimator import FIXED_STEPS, PopulationMethods
+from localw2.estimators.dynamics.population.population import Population, from_plain, to_plain
 from localw2.estimators.dynamics.simulation import SimulatedPaths
 from localw2.estimators.dynamics.trajectories import Rows, Trajectories, near_initial
 from localw2.estimators.judged import JudgedPaths, sketch_paths
@@ -24,14 +26,16 @@ from localw2.losses.discrepancies import Discrepancy, SquaredW2
 from localw2.losses.objective import Objective
 from localw2.models.fields import FunctionField, NetworkField, RandomField, parameter_names
 from localw2.models.laws import as_laws
-from localw2.models.ode import FIXED, RandomODE, check_times
+from localw2.models.ode import RandomODE, check_times
 from localw2.models.paths import ObservedPaths
+from localw2.models.solver import FIXED
 from localw2.storage.model_file import Stored
 from localw2.training.config import Fit, FitConfig
 from localw2.training.loop import train
 
 if TYPE_CHECKING:
     from localw2.judging.seen_rows import SeenRows
+    from localw2.models.measurement import MeasurementNoise
 
 # Draws behind ``parameters_``, and trajectories behind the law of each one.
 PARAMETER_DRAWS, PREDICTION_DRAWS = 10_000, 2000
@@ -39,13 +43,11 @@ PARAMETER_DRAWS, PREDICTION_DRAWS = 10_000, 2000
 MAX_GRADIENT = 1.0
 # Trajectories times draws that are solved for at a time when sampling.
 SAMPLED_TRAJECTORIES = 4096
-# Steps of a method without step control over the observed span of time.
-FIXED_STEPS = 100
 # Rows per ball between which debiased W2 of several values by exact assignment is both right and fast.
 ASSIGNED_ROWS = (20, 150)
 
 
-class LocalW2ODE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+class LocalW2ODE(JudgedPaths, PopulationMethods, stored_values.Storable, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     r"""An ODE :math:`\dot y = g(t, y, \omega)` whose omega varies from trajectory to trajectory.
 
     ``fit(Y, t)`` learns the distribution of omega, and with ``field="mlp"`` the field itself, so that
@@ -87,6 +89,13 @@ class LocalW2ODE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
     width, depth, residual, activation, n_noise
         The network of ``field="mlp"``: random weights, or with ``n_noise`` fixed ones and so many random
         inputs for each layer, which can split trajectories into separate groups (see ``NoiseMLP``).
+    noise : "additive", "proportional", "combined", a number or None
+        Errors of measurement, fresh at every observation, of each observed quantity: a learned SD, a learned
+        part of the value, both, or a known SD. None takes Y as exact, and what is not goes into omega. With
+        named parameters subjects are then compared by what a fit of each alone would give, and all that can
+        be learned has standard errors, see ``summary``.
+    quantification_limit : float or None
+        Values of Y at or below it are only known to be below, and count as that.
     method, rtol, atol, step_size
         The solver, see ``RandomODE``; ``atol`` is in units of the largest observed size of each state.
     max_epochs, learning_rate, weight_decay, n_draws, batch_balls
@@ -103,6 +112,8 @@ class LocalW2ODE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
     model_ : the trained ``RandomODE``.
     fit_ : the ``Fit``: history, settings, skipped steps and why training stopped.
     t0_, n_states_, n_observed_ : initial time, number of states and of observed quantities.
+    noise_ : the SD of the errors of each observed quantity (p,), additive or relative; (2, p) if "combined".
+    population_ : what was learned with noise, doses or covariates, with standard errors, see ``summary``.
 
     Examples
     --------
@@ -134,6 +145,8 @@ class LocalW2ODE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
         residual: bool = False,
         activation: str = "relu",
         n_noise: int | None = None,
+        noise: Any = None,
+        quantification_limit: float | None = None,
         method: str = "dopri5",
         rtol: float = 1e-4,
         atol: float = 1e-6,
@@ -165,6 +178,8 @@ class LocalW2ODE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
         self.residual = residual
         self.activation = activation
         self.n_noise = n_noise
+        self.noise = noise
+        self.quantification_limit = quantification_limit
         self.method = method
         self.rtol = rtol
         self.atol = atol
@@ -181,21 +196,44 @@ class LocalW2ODE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, Y: Any, t: Any, y0: Any = None, t0: float | None = None, sample_weight: Any = None) -> Self:
+    _sketch = staticmethod(sketch_paths)
+
+    def fit(
+        self,
+        Y: Any,
+        t: Any,
+        y0: Any = None,
+        t0: float | None = None,
+        sample_weight: Any = None,
+        *,
+        doses: Any = None,
+        covariates: Any = None,
+        inputs: Any = None,
+    ) -> Self:
         """Learn from trajectories.
 
         ``Y`` is (n, n_times, d), or (n, n_times) for one state, with NaN where an observation is missing;
         ``t`` is (n_times,), or (n, n_times) if each trajectory has its own times. Trajectories of unequal
         length are given as two lists. The initial state is the first observation, or ``y0`` (n, d), (d,) or a
-        number, at the time ``t0`` (the earliest time unless given). ``sample_weight`` (n,) >= 0 says how much
-        a trajectory counts relative to others: only ratios matter, and one of weight 0 is left out.
+        number, at the time ``t0`` (the earliest time unless given); or a parameter ``y0`` (of several states
+        ``y0_1``, ``y0_2``, ..) with a law, which noise makes of it where y0 is not given. ``sample_weight``
+        (n,) >= 0 says how much a trajectory counts relative to others: only ratios matter, and one of weight
+        0 is left out.
+
+        With named parameters: ``doses`` is a table with the columns subject (0 to n - 1), time, amount, and
+        maybe state (0) and duration (0: at once; what is observed at that time is observed before).
+        ``covariates`` are numbers (n,) by name, for the field, as an argument of that name, and for laws that
+        say ``depends_on``. ``inputs`` are courses ``{name: (times, values)}``, linear in between, for the
+        field.
         """
         self._check_settings()
-        if self.observe is not None and y0 is None:
+        if self.observe is not None and y0 is None and not self._initial_laws():
             raise ValueError("observe sees only a part of the states; give y0, the full initial state.")
         kept, weights = None, None
         if sample_weight is not None:
             kept, weights = settings.keep_weighted(sample_weight, len(Y), "trajectories")
+        if self._is_population(doses, covariates, inputs):
+            return self._fit_population(Y, t, y0, t0, kept, weights, doses, covariates, inputs)
         data = Trajectories.of(Y, t, y0, t0, self.observe is None, kept)
         settings.check_range(
             data.values, "Y", settings.LARGEST if self.standardize else settings.LARGEST_SINGLE
@@ -232,17 +270,37 @@ class LocalW2ODE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
         checks.warn_of_coarse_times(paths.to("cpu"), inputs.cpu(), seed)
         checks.warn_of_skipped(fit)
         checks.warn_of_far_guesses(field, fit)
-        self._keep(ode, fit, sketch_paths(Y, kept), data.values.shape[1], seed)
+        self._keep(ode, fit, self._sketch(Y, kept), data.values.shape[1], seed)
         if self.checkpoint is not None and fit.stopped == "all epochs done":
             settings.remove_checkpoints(self.checkpoint)
         return self
 
-    def sample(self, y0: Any, t: Any, n_samples: int = 1, random_state: Any = None) -> Array:
+    def sample(
+        self,
+        y0: Any,
+        t: Any,
+        n_samples: int = 1,
+        random_state: Any = None,
+        *,
+        doses: Any = None,
+        covariates: Any = None,
+        inputs: Any = None,
+        measured: bool = True,
+    ) -> Array:
         """Independent trajectories (S, n, T, p) that start from states y0 (n, d) or (d,) at ``t[0]``.
 
-        Times may go beyond the data. Every trajectory of every draw has its own omega.
+        Times may go beyond the data. Every trajectory of every draw has its own omega, and with ``measured``
+        the errors of measurement of a fit with noise. ``doses``, ``covariates`` and ``inputs`` are those of
+        ``fit``; with doses, or with y0=None where initial states are parameters or zero, time starts at
+        ``t0_``, and t may be (n, T).
         """
         check_is_fitted(self, "model_")
+        if getattr(self, "population_", None) is not None:
+            n_samples = check_count(n_samples, "n_samples", 1)
+            seed = settings.draw_seed(random_state)
+            check_flag(measured, "measured")
+            given = doses, covariates, inputs
+            return self._simulated(y0, t, given, measured, n_samples, seed).sample()
         states = self._states(y0, "y0")
         times = check_times(as_array(t, "t"))
         n_samples = check_count(n_samples, "n_samples", 1)
@@ -256,7 +314,16 @@ class LocalW2ODE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
         found: Array = torch.cat(parts).double().numpy()
         return found.reshape(n_samples, len(states), len(times), -1)
 
-    def predict_distribution(self, y0: Any, t: Any) -> DrawsDistribution:
+    def predict_distribution(
+        self,
+        y0: Any,
+        t: Any,
+        *,
+        doses: Any = None,
+        covariates: Any = None,
+        inputs: Any = None,
+        measured: bool = True,
+    ) -> DrawsDistribution:
         """The distribution of every observed quantity at times t, of trajectories from states y0 at ``t[0]``.
 
         ``y0`` is (n, d) or (d,), and the laws are (n, T, p): ``law[0, -1]`` has those of the first trajectory
@@ -264,6 +331,13 @@ class LocalW2ODE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
         all, from a stored seed. ``rvs`` draws whole trajectories. See ``DrawsDistribution``.
         """
         check_is_fitted(self, "model_")
+        if getattr(self, "population_", None) is not None:
+            given = doses, covariates, inputs
+            cohort = self._simulated(y0, t, given, measured, PREDICTION_DRAWS, self._parameter_seed)
+            n, count = cohort.equation.seen.shape[:2]
+            rows, shape = np.arange(n, dtype=float)[:, None], (count, self.n_observed_)
+            support = Support.anything(count * self.n_observed_)
+            return DrawsDistribution(cohort, rows, PREDICTION_DRAWS, shape, support)
         states, times = self._states(y0, "y0"), check_times(as_array(t, "t"))
         shape = len(times), self.n_observed_
         paths = SimulatedPaths(self.model_.at(times), self.observe, PREDICTION_DRAWS, self._parameter_seed)
@@ -298,7 +372,10 @@ class LocalW2ODE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
         plain, tensors = storing.store_ode(self.model_)
         counts, seen = stored_values.store_seen(self.seen_rows_)
         fit, history = stored_values.store_fit(self.fit_) if hasattr(self, "fit_") else (None, {})
+        kind, errors = storing.store_noise(self._noise)
         plain |= {
+            "noise": kind,
+            "population": None if self.population_ is None else to_plain(self.population_),
             "parameters": stored_values.store_parameters(parameters),
             "functions": {name: storing.describe_function(value) for name, value in functions.items()},
             "t0": self.t0_,
@@ -308,7 +385,7 @@ class LocalW2ODE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
             "fit": fit,
             "seen_rows": counts,
         }
-        return Stored(type(self).__name__, plain, tensors | seen | history)
+        return Stored(type(self).__name__, plain, tensors | errors | seen | history)
 
     @classmethod
     def from_stored(cls, stored: Stored, field: Any = None, observe: Any = None) -> LocalW2ODE:
@@ -333,7 +410,10 @@ class LocalW2ODE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
                 stored_values.whole_number(plain["n_observed"], 1, most),
                 stored_values.whole_number(plain["seed"], 0),
             )
-            estimator._keep(ode, fit, seen, n_observed, seed)
+            noise = storing.restore_noise(plain.get("noise"), tensors, n_observed)
+            described = plain.get("population")
+            population = None if described is None else from_plain(described)
+            estimator._keep(ode, fit, seen, n_observed, seed, noise, population)
         return estimator
 
     def _check_settings(self) -> None:
@@ -350,6 +430,7 @@ class LocalW2ODE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
             check_flag(getattr(self, name), name)
         if self.max_times is not None:
             check_count(self.max_times, "max_times", 2)
+        self._check_noise()
         settings.check_files(self.checkpoint, self.history, self.random_state)
 
     def _field(self, data: Trajectories, rows: Rows, generator: torch.Generator) -> RandomField:
@@ -389,13 +470,15 @@ class LocalW2ODE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
             return SquaredW2(bool(self.debiased))
         return settings.choose_discrepancy(self.discrepancy, bool(self.debiased), n_values)
 
-    def _config(self, seed: int, printed: str) -> FitConfig:
+    def _config(self, seed: int, printed: str, population: int | None = None) -> FitConfig:
         network = isinstance(self.field, str)
         auto: dict[str, Any] = (
             {"max_epochs": 500, "learning_rate": 0.005, "weight_decay": 0.005}
             if network
             else {"max_epochs": 200, "learning_rate": 0.1, "weight_decay": 0.0}
         )
+        if population is not None:
+            auto = {"max_epochs": population, "learning_rate": 0.03, "weight_decay": 0.0}
         for name, value in auto.items():
             own = getattr(self, name)
             if isinstance(own, str) and own != "auto":
@@ -418,10 +501,21 @@ class LocalW2ODE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
         )
 
     def _keep(
-        self, ode: RandomODE, fit: Fit | None, seen: SeenRows | None, n_observed: int, seed: int
+        self,
+        ode: RandomODE,
+        fit: Fit | None,
+        seen: SeenRows | None,
+        n_observed: int,
+        seed: int,
+        noise: MeasurementNoise | None = None,
+        population: Population | None = None,
     ) -> None:
         """Take over an ODE and what describes it, with nothing left of an older fit."""
         self._forget()
+        self._noise, self.population_ = noise, population  # None without noise, doses and covariates
+        if noise is not None:
+            table = np.array(list(noise.table().values()))
+            self.noise_ = table if len(table) > 1 else table[0]
         assert ode.state_size is not None
         self.model_, self.seen_rows_, self._parameter_seed = ode.cpu().eval(), seen, seed
         self.t0_, self.n_states_, self.n_observed_ = float(ode.times[0]), len(ode.state_size), n_observed

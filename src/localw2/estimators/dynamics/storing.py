@@ -14,7 +14,8 @@ from torch import Tensor
 
 from localw2.estimators.stored_values import network_settings, sized_array
 from localw2.models.fields import UNITS, FunctionField, NetworkField, RandomField
-from localw2.models.laws import LAWS, Law, ParameterLaw, as_laws
+from localw2.models.laws import LAWS, Law, ParameterLaw, PushForward, as_laws
+from localw2.models.measurement import MeasurementNoise
 from localw2.models.ode import RandomODE
 
 FUNCTIONS = ("field", "observe")  # of the user's own, which a file names but does not hold
@@ -25,9 +26,10 @@ def store_ode(ode: RandomODE) -> tuple[dict[str, Any], dict[str, Tensor]]:
     laws = None
     if isinstance(ode.field, FunctionField):
         named = ode.field.law.laws
-        laws = {name: [type(law).__name__.lower(), law.mean, law.std] for name, law in named.items()}
+        laws = {name: _plain_law(law) for name, law in named.items()}
     tensors = {f"field.{name}": value for name, value in ode.field.state_dict().items()}
-    return {"laws": laws, "step": ode.step_size}, tensors | {"state_size": ode.state_size}
+    given = ode.field.given if isinstance(ode.field, FunctionField) else []
+    return {"laws": laws, "given": given, "step": ode.step_size}, tensors | {"state_size": ode.state_size}
 
 
 def restore_laws(plain: Any) -> dict[str, Law] | None:
@@ -46,7 +48,8 @@ def restore_ode(
 ) -> RandomODE:
     """The ODE of d states that ``store_ode`` described, with the settings of its estimator."""
     state = {name.removeprefix("field."): t for name, t in tensors.items() if name.startswith("field.")}
-    restored = _network(parameters, d, state) if laws is None else _function_field(field, laws, state)
+    given = settings.get("given", [])
+    restored = _network(parameters, d, state) if laws is None else _function_field(field, laws, state, given)
     restored.load_state_dict(state)
     solver = {name: parameters[name] for name in ("method", "rtol", "atol")} | {"step_size": settings["step"]}
     size = tensors["state_size"]
@@ -65,8 +68,10 @@ def _network(parameters: Mapping[str, Any], d: int, state: dict[str, Tensor]) ->
 
 
 def _function_field(
-    function: Callable[..., Any], laws: dict[str, Law], state: dict[str, Tensor]
+    function: Callable[..., Any], laws: dict[str, Law], state: dict[str, Tensor], given: Any
 ) -> RandomField:
+    if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
+        raise ValueError("the names of covariates and inputs are not text.")
     # Counted before a law of the stated size is made: a small file must not ask for memory.
     stated = [state[f"law.{name}"].numel() for name in ("location", "shared")]
     if sum(stated) != len(laws):
@@ -74,13 +79,46 @@ def _function_field(
     law = ParameterLaw(laws)
     for name, value in law.state_dict().items():
         sized_array(name, state[f"law.{name}"], *value.shape)
-    return FunctionField(function, laws).double()
+    return FunctionField(function, laws, given=given).double()
 
 
-def _law(name: str, mean: float, std: float | None) -> Law:
+def _plain_law(law: Law) -> list[Any]:
+    plain = [type(law).__name__.lower(), law.mean, law.std]
+    # Older files have these three; a file of a law without covariates and signs is as it was.
+    if isinstance(law, PushForward):
+        return [*plain, list(law.depends_on), law.positive]
+    return [*plain, list(law.depends_on)] if law.depends_on else plain
+
+
+def _law(name: str, mean: float, std: float | None, depends_on: Any = (), positive: Any = None) -> Law:
     if name not in LAWS:
         raise ValueError(f"the law {name!r} is unknown.")
-    return as_laws({"parameter": LAWS[name](mean, std)})["parameter"]
+    if (positive is not None) != (LAWS[name] is PushForward):
+        raise ValueError(f"the law {name!r} does not say, or must not say, whether it is positive.")
+    settings = {} if positive is None else {"positive": positive}
+    law: Law = LAWS[name](mean, std, tuple(depends_on), **settings)
+    return as_laws({"parameter": law})["parameter"]
+
+
+def store_noise(noise: MeasurementNoise | None) -> tuple[Any, dict[str, Tensor]]:
+    """The kind of the errors of measurement, and their sizes."""
+    if noise is None:
+        return None, {}
+    return noise.kind, {f"noise.{name}": value for name, value in noise.state_dict().items()}
+
+
+def restore_noise(kind: Any, tensors: dict[str, Tensor], n_observed: int) -> MeasurementNoise | None:
+    """The errors that ``store_noise`` described."""
+    if kind is None:
+        return None
+    noise = MeasurementNoise(kind, torch.ones(n_observed, dtype=torch.float64))
+    state = {name.removeprefix("noise."): t for name, t in tensors.items() if name.startswith("noise.")}
+    for name in noise.state_dict():
+        sized_array(f"noise.{name}", state[name], n_observed)
+    if set(state) != set(noise.state_dict()) or not bool((state["size"] > 0).all()):
+        raise ValueError("the errors of measurement have other parts, or sizes that are not positive.")
+    noise.load_state_dict(state)
+    return noise
 
 
 def describe_function(function: Any) -> Any:

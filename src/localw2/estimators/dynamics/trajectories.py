@@ -45,13 +45,16 @@ class Trajectories:
         t0: Any = None,
         all_seen: bool = True,
         kept: Array | None = None,
+        partly: bool = False,
+        fewest: int = 2,
     ) -> Trajectories:
         """Check and flatten; see ``LocalW2ODE.fit`` for the forms of Y and t.
 
         ``all_seen`` means that Y holds the states themselves, so that y0 must have as many. Only trajectories
-        ``kept`` are looked at, unless it is None.
+        ``kept`` are looked at, unless it is None. With ``partly`` an observation counts if any of its values
+        is there, and y0 may be unknown.
         """
-        paths, times = _paths_and_times(Y, t)
+        paths, times = _paths_and_times(Y, t, fewest)
         numbers = range(len(paths)) if kept is None else kept.tolist()  # for messages
         if kept is not None:
             if len(kept) < 2:
@@ -61,11 +64,14 @@ class Trajectories:
             paths, times = [paths[i] for i in kept], [times[i] for i in kept]
         for i, path, own in zip(numbers, paths, times, strict=True):
             _check_path(i, path, own)
-        seen: list[Array] = [np.asarray(np.isfinite(path).all(1)) for path in paths]
+        there = np.any if partly else np.all
+        seen: list[Array] = [np.asarray(there(np.isfinite(path), axis=1)) for path in paths]
         for i, mask in zip(numbers, seen, strict=True):
             if not mask.any():
                 raise ValueError(f"trajectory {i} has no complete observation (a NaN in every row); drop it.")
-        start = _start(times, t0, given=y0 is not None)
+        start = _start(times, t0, given=partly or y0 is not None)
+        if partly and y0 is None:
+            y0 = np.zeros(paths[0].shape[1])
         initial = _initial(y0, paths, times, seen, start, all_seen, numbers)
         number = np.concatenate([np.full(int(mask.sum()), i) for i, mask in enumerate(seen)])
         time = np.concatenate([own[mask] for own, mask in zip(times, seen, strict=True)]) - start
@@ -82,6 +88,15 @@ class Trajectories:
     def n(self) -> int:
         """Number of trajectories."""
         return len(self.initial)
+
+    def padded(self) -> tuple[Array, Array, Array]:
+        """Times (n, T), which of them are there, and values (n, T, p), NaN where there are none."""
+        counts = np.bincount(self.number, minlength=self.n)
+        there = np.arange(counts.max()) < counts[:, None]
+        times, values = np.zeros(there.shape), np.full((*there.shape, self.values.shape[1]), np.nan)
+        order = np.lexsort((self.time, self.number))
+        times[there], values[there] = self.time[order], self.values[order]
+        return times, there, values
 
     def units(self, slopes: Array | None) -> tuple[Array, Array, Array]:
         """Location and size (d,) of the states, and the size of their slopes: the units of a network.
@@ -285,7 +300,7 @@ def _spread_out(x: Array, count: int) -> list[int]:
     return chosen
 
 
-def _paths_and_times(Y: Any, t: Any) -> tuple[list[Array], list[Array]]:
+def _paths_and_times(Y: Any, t: Any, fewest: int) -> tuple[list[Array], list[Array]]:
     """One array (T_i, p) and one (T_i,) for each trajectory."""
     ragged = isinstance(Y, list | tuple) and len({np.shape(part) for part in Y}) > 1
     if ragged:
@@ -315,7 +330,7 @@ def _paths_and_times(Y: Any, t: Any) -> tuple[list[Array], list[Array]]:
                 f"({array.shape[1]},), or for each of its observations, {array.shape[:2]}."
             )
     paths = [path[:, None] if path.ndim == 1 else path for path in paths]
-    if len(paths) < 2:
+    if len(paths) < fewest:
         raise ValueError(
             "Y has one trajectory, which shows no spread between trajectories; give at least two, each with "
             "its own omega."

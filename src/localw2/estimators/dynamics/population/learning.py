@@ -1,0 +1,351 @@
+"""From trajectories, doses and covariates to a fitted population."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from localw2._validation import Array, as_array
+from localw2.estimators.dynamics.population.fitting import first_guess, fit_population, improve_laws
+from localw2.estimators.dynamics.population.individuals import Anchor, Equation, Estimates, estimate
+from localw2.estimators.dynamics.population.population import Population, Quantity
+from localw2.estimators.dynamics.population.simulated import OBSERVED_STEPS, SimulatedSubjects
+from localw2.estimators.dynamics.population.uncertainty import describe, gaussian_like, jackknife, propagate
+from localw2.models.cohort import Cohort, state_of
+from localw2.models.fields import FunctionField, is_initial
+from localw2.models.laws import LogNormal, Normal
+from localw2.models.measurement import MeasurementNoise
+from localw2.models.solver import SolverError
+from localw2.models.subjects import Doses, Inputs
+
+if TYPE_CHECKING:
+    from localw2.estimators.dynamics.trajectories import Trajectories
+    from localw2.models.laws import Law, ParameterLaw
+    from localw2.models.paths import Observe
+    from localw2.models.solver import Solver
+    from localw2.training.config import Fit, FitConfig
+
+# Without noise= observations are taken as exact: an error of this part of their size is below what is seen.
+EXACT = 1e-3
+DIRECTIONS = 32
+# A prior this many scales wide is no prior: least squares.
+NO_PRIOR = 1e3
+# Fewer subjects than this do not show a spread well.
+FEW_SUBJECTS = 20
+# A relative standard error above this means that a number is not identified.
+UNSURE = 1.0
+
+
+@final
+@dataclass(frozen=True)
+class Learned:
+    """A field with the learned law, the noise, and what describes them."""
+
+    field: FunctionField
+    noise: MeasurementNoise | None
+    fit: Fit
+    population: Population
+
+
+def make_cohort(
+    times: Array,
+    seen: Array,
+    initial: Array,
+    t0: float,
+    doses: Any = None,
+    covariates: Any = None,
+    inputs: Any = None,
+) -> Cohort:
+    """Check what is done to n subjects, and put it beside their times."""
+    n, d = initial.shape
+    table = None if doses is None else Doses.of(doses, n, d)
+    return Cohort.of(times, seen, initial, t0, table, read_covariates(covariates, n), Inputs.of(inputs, n))
+
+
+def read_covariates(covariates: Any, n: int) -> dict[str, Array]:
+    """Numbers (n,) by name, from a DataFrame or a dict."""
+    if covariates is None:
+        return {}
+    if hasattr(covariates, "columns"):
+        covariates = {str(name): covariates[name] for name in covariates.columns}
+    if not isinstance(covariates, Mapping):
+        raise ValueError(
+            f"covariates is {type(covariates).__name__}; give a DataFrame or a dict of columns, with a value "
+            "for each subject."
+        )
+    found = {}
+    for name, values in covariates.items():
+        if not isinstance(name, str) or not name.isidentifier():
+            raise ValueError(
+                f"the covariate {name!r} must have a name that is a Python identifier, such as 'weight'."
+            )
+        column = as_array(np.asarray(values), f"covariates[{name!r}]").astype(float)
+        column = np.broadcast_to(column, (n,)) if column.ndim == 0 else column
+        if column.shape != (n,):
+            raise ValueError(
+                f"covariates[{name!r}] has shape {column.shape}; expected a value for each of {n} subjects."
+            )
+        found[name] = column
+    return found
+
+
+def complete_laws(laws: Mapping[str, Law], data: Trajectories, learn_initial: bool) -> dict[str, Law]:
+    """The laws, with one for each initial state if these are not known."""
+    found = dict(laws)
+    if not learn_initial or any(map(is_initial, laws)):
+        return found
+    d = data.initial.shape[1]
+    _, there, values = data.padded()
+    first = np.where(there[..., None], values, np.nan)[:, 0]
+    for k in range(d):
+        own = first[np.isfinite(first[:, k]), k]
+        if len(own) == 0:
+            raise ValueError(f"state {k + 1} is not observed at the first time of any subject; give y0.")
+        mean, std = float(own.mean()), float(own.std())
+        std = max(std, 0.05 * abs(mean), 1e-6 * float(np.nanmax(np.abs(values[..., k]))))
+        name = "y0" if d == 1 else f"y0_{k + 1}"
+        found[name] = LogNormal(mean, std) if (own > 0).all() else Normal(mean, std)
+    return found
+
+
+def check_laws(laws: Mapping[str, Law], cohort: Cohort) -> None:
+    """Raise if a law names an initial state or a covariate that does not exist."""
+    d = cohort.initial.shape[1]
+    for name, law in laws.items():
+        if is_initial(name) and state_of(name) >= d:
+            raise ValueError(
+                f"the parameter {name!r} is the initial value of state {state_of(name) + 1} of {d}."
+            )
+        if missing := [c for c in law.depends_on if c not in cohort.covariates]:
+            raise ValueError(
+                f"the law of {name!r} depends on {missing[0]!r}, which is not among the covariates "
+                f"({', '.join(cohort.covariates) or 'none were given'})."
+            )
+
+
+def learn(
+    function: Any,
+    laws: dict[str, Law],
+    cohort: Cohort,
+    y: Array,
+    solver: Solver,
+    observe: Observe | None,
+    noise: Any,
+    limit: float | None,
+    weights: Any,
+    config: FitConfig,
+    generator: torch.Generator,
+) -> Learned:
+    """Learn laws and noise from observations y (n, T, p), NaN where there is none."""
+    check_laws(laws, cohort)
+    seen = torch.tensor(np.isfinite(y))
+    target = torch.tensor(np.nan_to_num(y))
+    bound = None if limit is None else torch.tensor(limit, dtype=target.dtype)
+    if bound is not None:
+        target = torch.where(seen, torch.maximum(target, bound), target)
+    size = (target.abs() * seen).sum((0, 1)) / seen.sum((0, 1)).clamp_min(1)
+    size = torch.where(size > 0, size, 1.0)
+    given = [*cohort.covariates, *cohort.knots]
+
+    def equation(laws: dict[str, Law]) -> Equation:
+        field = FunctionField(function, laws, generator, given).double()
+        field.law.learn_units(cohort.covariates)
+        return Equation(field, solver, observe, cohort, seen)
+
+    def noise_of(guess: Tensor) -> MeasurementNoise:
+        if noise is None:
+            known = MeasurementNoise("additive", size, torch.full_like(size, EXACT))
+            return known.requires_grad_(False)
+        return MeasurementNoise(noise, size, guess)
+
+    start = equation(laws)
+    _check_function(start)
+    guess, _ = first_guess(start, noise_of(torch.full_like(size, 0.1)), target)
+    better = improve_laws(laws, guess)
+    current = equation(better)
+    errors = noise_of((0.1 * guess.noise).clamp(1e-3, 1.0).expand_as(size).clone())
+    fit, model, fits = fit_population(current, errors, target, bound, weights, config, DIRECTIONS)
+    two_stage = _two_stage(current, errors, target)
+    population = _summarise(model, fits, target, weights, two_stage, noise is not None and errors.learned)
+    _warn(population, noise is not None and errors.learned, seen)
+    return Learned(current.field, None if noise is None else errors, fit, population)
+
+
+def _check_function(equation: Equation) -> None:
+    """Try the function once before training."""
+    k = len(equation.field.law.laws)
+    rows = torch.arange(len(equation.cohort))
+    try:
+        equation.exact(torch.zeros(len(rows), k, dtype=torch.float64), rows)
+    except (ValueError, SolverError):
+        raise
+    except Exception as error:  # a user's function can raise anything
+        raise ValueError(
+            f"the field failed at the initial guess: {error!r}. It is called with one state y (d,) of "
+            "float64: use torch's functions on it (not numpy's) and torch.where instead of if."
+        ) from error
+
+
+@torch.no_grad()
+def _two_stage(
+    equation: Equation, noise: MeasurementNoise, y: Tensor
+) -> dict[str, tuple[float, float]] | None:
+    """Mean and SD of least squares for each subject alone, if all have more points than parameters."""
+    k = len(equation.field.law.laws)
+    if int(equation.seen.flatten(1).sum(1).min()) <= k:
+        return None
+    n = len(y)
+    centers = torch.zeros(n, k, dtype=y.dtype)
+    anchor = Anchor.of(centers, NO_PRIOR**2 * torch.eye(k, dtype=y.dtype), noise)
+    try:
+        found = estimate(equation, anchor, y, torch.arange(n), centers, 2 * OBSERVED_STEPS)
+    except (SolverError, RuntimeError):
+        return None
+    values = equation.field.law.values_of(found.scores)
+    return {
+        name: _mean_and_spread(value.numpy(), law)
+        for (name, value), law in zip(values.items(), equation.field.law.laws.values(), strict=True)
+    }
+
+
+def _mean_and_spread(values: Array, law: Law) -> tuple[float, float]:
+    if law.logarithmic:
+        logs = np.log(np.maximum(values, 1e-300))
+        return float(np.exp(logs.mean())), float(logs.std(ddof=1))
+    return float(values.mean()), float(values.std(ddof=1))
+
+
+def _summarise(
+    model: SimulatedSubjects,
+    fits: Estimates,
+    y: Tensor,
+    weights: Any,
+    two_stage: dict[str, tuple[float, float]] | None,
+    learned_noise: bool,
+) -> Population:
+    own, law = model.law, gaussian_like(model.law, model.seed)
+    if law is not own:
+        model = _with_law(model, law)
+    features, _ = model.observed(y)
+    covariance, learned = jackknife(model, features, weights, DIRECTIONS)
+    described = describe(law)
+    errors = propagate(lambda: torch.stack(list(describe(law).values())), covariance, learned)
+    found = []
+    for ((name, kind), value), error in zip(described.items(), errors.tolist(), strict=True):
+        positive = kind == "spread" or (kind == "typical" and law.laws[name].logarithmic)
+        found.append(Quantity(name, kind, float(value.detach()), error, positive))
+    if learned_noise:
+        found += _describe_noise(model.noise, covariance, learned)
+    drawn = law.factor.tril().square().sum(1).sqrt().detach()
+    names = list(own.laws)
+    shrinkage = {
+        name: 1 - float(fits.scores[:, names.index(name)].std() / drawn[place].clamp_min(1e-12))
+        for place, name in enumerate(law.random_names)
+    }
+    seen = int(model.equation.seen.sum())
+    logarithmic = tuple(name for name, one in own.laws.items() if one.logarithmic)
+    return Population(tuple(found), shrinkage, two_stage, len(y), seen, logarithmic)
+
+
+def _with_law(model: SimulatedSubjects, law: ParameterLaw) -> SimulatedSubjects:
+    """The same subjects with another law of the same parameters."""
+    old = model.equation
+    field = FunctionField(old.field.function, law.laws, given=old.field.given).double()
+    field.law = law
+    other = SimulatedSubjects(replace(old, field=field), model.anchor, model.noise, model.limit, model.seed)
+    other.whiten = model.whiten
+    return other
+
+
+def _describe_noise(
+    noise: MeasurementNoise, covariance: Tensor, learned: list[torch.nn.Parameter]
+) -> list[Quantity]:
+    def values() -> Tensor:
+        parts = [
+            noise.log_std[part].exp() * (noise.size if part == "additive" else torch.ones_like(noise.size))
+            for part in noise.parts
+        ]
+        return torch.cat(parts)
+
+    errors = propagate(values, covariance, learned)
+    p = len(noise.size)
+    labels = [("noise" if p == 1 else f"noise of {c + 1}", part) for part in noise.parts for c in range(p)]
+    found = zip(labels, values().detach().tolist(), errors.tolist(), strict=True)
+    return [Quantity(name, part, value, error, True) for (name, part), value, error in found]
+
+
+def _warn(population: Population, learned_noise: bool, seen: Tensor) -> None:
+    random = sum(q.kind == "spread" for q in population.quantities)
+    usual = int(seen.flatten(1).sum(1).median())
+    if learned_noise and usual <= random:
+        warnings.warn(
+            f"most subjects have {usual} observation(s) and {random} random parameter(s), which could "
+            "explain them exactly: the noise of the measurements cannot be told from the spread between "
+            "subjects. Give noise as a number, make parameters Shared, or observe subjects more often.",
+            stacklevel=4,
+        )
+    unsure = [
+        f"{q.kind} of {q.parameter} ({q.value:.3g} +- {q.error:.2g})"
+        for q in population.quantities
+        if (q.kind == "spread" or q.parameter.startswith("noise")) and q.error > UNSURE * abs(q.value)
+    ]
+    if unsure:
+        between = (
+            " The noise of the measurements and the spread between subjects may not be told apart."
+            if learned_noise
+            else ""
+        )
+        warnings.warn(
+            f"these data do not tell the {', the '.join(unsure[:4])}.{between} Give more observations of "
+            "each subject or more subjects, make a parameter Shared, or give noise as a number.",
+            stacklevel=4,
+        )
+    if population.n_subjects < FEW_SUBJECTS:
+        warnings.warn(
+            f"{population.n_subjects} subjects show the spread between subjects only roughly: an SD from so "
+            f"many has a relative error of at least {(2 * (population.n_subjects - 1)) ** -0.5:.0%}. See the "
+            "intervals of summary().",
+            stacklevel=4,
+        )
+
+
+def rescale(solver: Solver, factor: float) -> Solver:
+    """A solver with tolerances that many times as large."""
+    return replace(solver, rtol=solver.rtol * factor, atol=solver.atol * factor)
+
+
+def subset(doses: Any, covariates: Any, inputs: Any, kept: Array) -> tuple[Any, Any, Any]:
+    """What belongs to the subjects ``kept``, who are numbered anew."""
+    if doses is not None:
+        columns = {str(name): np.asarray(doses[name]) for name in (getattr(doses, "columns", doses))}
+        number = columns.get("subject", np.zeros(len(columns["amount"]), int))
+        own = np.isin(number, kept)
+        doses = {name: values[own] for name, values in columns.items()}
+        doses["subject"] = np.searchsorted(kept, doses.get("subject", number[own]))
+    if covariates is not None:
+        names = getattr(covariates, "columns", covariates)
+        covariates = {name: np.asarray(covariates[name])[kept] for name in names}
+    if inputs is not None:
+        inputs = {
+            name: (times, np.asarray(values)[kept] if np.ndim(values) == 2 else values)
+            for name, (times, values) in inputs.items()
+        }
+    return doses, covariates, inputs
+
+
+def hash_design(cohort: Cohort) -> str:
+    """What distinguishes what was done to subjects."""
+    parts = [cohort.clock.stops, cohort.clock.jumps, cohort.clock.rates, cohort.initial]
+    parts += [*cohort.covariates.values(), *cohort.knots.values(), *cohort.courses.values()]
+    names = [*cohort.covariates, *cohort.knots]
+    digest = hashlib.sha256(repr(names).encode())
+    for part in parts:
+        digest.update(part.contiguous().numpy().tobytes())
+    return digest.hexdigest()

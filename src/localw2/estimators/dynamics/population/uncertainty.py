@@ -1,0 +1,168 @@
+"""Standard errors of a population fit: a jackknife over subjects, by one Newton step each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from localw2.balls.neighborhoods import Neighborhoods
+from localw2.losses.discrepancies import SlicedW2
+from localw2.losses.objective import Objective
+from localw2.models.laws import LOCATION_STEP, Law, LogNormal, Normal, ParameterLaw, PushForward, Shared
+
+if TYPE_CHECKING:
+    from localw2.estimators.dynamics.population.simulated import SimulatedSubjects
+
+# Simulated subjects behind the slopes of the loss, and the most groups of subjects that are left out in turn.
+SIMULATED, GROUPS = 4000, 100
+# Slopes below this part of the largest are taken as this.
+FLAT = 1e-4
+# Steps of differences, in units of the parameters' scales and of logarithms of standard deviations.
+STEP = 0.05
+
+
+def jackknife(
+    model: SimulatedSubjects, features: Tensor, weights: Any, n_directions: int
+) -> tuple[Tensor, list[torch.nn.Parameter]]:
+    """The covariance (P, P) of what was learned, and the parameters in their order.
+
+    If the loss without subject i has the gradient g_i at the estimate, and slopes H, the estimate without it
+    is about :math:`-H^{-1} g_i` away; n of them show the spread of the estimate whatever the law is.
+    """
+    learned = [p for p in model.parameters() if p.requires_grad]
+    n = len(features)
+    n_draws = max(2, -(-SIMULATED // n))
+    model.train(False)
+    model.age.zero_()
+    model._simulation = None
+    model.simulate(features, n_draws)
+    everyone = torch.arange(n)
+    groups = np.array_split(np.arange(n), min(n, GROUPS))
+    rest = [torch.from_numpy(np.setdiff1d(np.arange(n), group)) for group in groups]
+    gradient = _gradient_of(model, features, weights, n_directions, learned)
+    slopes = _slopes(lambda: gradient([everyone])[0], learned)
+    apart = gradient(rest)
+    apart = apart - apart.mean(0)
+    spread = (len(groups) - 1) / len(groups) * (apart.T @ apart)
+    values, vectors = torch.linalg.eigh(0.5 * (slopes + slopes.T))
+    # A direction in which the loss is flat is one that the data do not tell: its error must come out large.
+    inverse = vectors / values.clamp_min(FLAT * float(values.max())) @ vectors.T
+    return inverse @ spread @ inverse, learned
+
+
+def _gradient_of(
+    model: SimulatedSubjects,
+    features: Tensor,
+    weights: Any,
+    n_directions: int,
+    learned: list[torch.nn.Parameter],
+) -> Callable[[list[Tensor]], Tensor]:
+    discrepancy = SlicedW2(n_directions, debiased=True)
+    objectives: dict[int, Objective] = {}
+
+    def gradient(parts: list[Tensor]) -> Tensor:
+        assert model._simulation is not None
+        simulated = model._simulation.features(model)
+        found = []
+        for rows in parts:
+            own = None if weights is None else np.asarray(weights)[rows.numpy()]
+            key = id(rows)
+            if key not in objectives:
+                objectives[key] = Objective(
+                    features[rows], Neighborhoods.whole(len(rows)), discrepancy, None, None, own
+                )
+            loss = objectives[key](simulated[:, rows])
+            slopes = torch.autograd.grad(loss, learned, retain_graph=True, allow_unused=True)
+            flat = [torch.zeros_like(p) if g is None else g for p, g in zip(learned, slopes, strict=True)]
+            found.append(torch.cat([g.flatten() for g in flat]))
+        return torch.stack(found)
+
+    return gradient
+
+
+def _slopes(function: Callable[[], Tensor], learned: list[torch.nn.Parameter]) -> Tensor:
+    """The slopes (Q, P) of a function (Q,) in the learned parameters, by central differences."""
+    start = parameters_to_vector(learned).detach().clone()
+    columns = []
+    for place in range(len(start)):
+        ends = []
+        for sign in (1.0, -1.0):
+            moved = start.clone()
+            moved[place] += sign * STEP
+            vector_to_parameters(moved, learned)
+            ends.append(function().detach())
+        columns.append((ends[0] - ends[1]) / (2 * STEP))
+    vector_to_parameters(start, learned)
+    return torch.stack(columns, 1)
+
+
+def propagate(
+    quantities: Callable[[], Tensor], covariance: Tensor, learned: list[torch.nn.Parameter]
+) -> Tensor:
+    """Standard errors (Q,) of quantities of what was learned."""
+    slopes = _slopes(quantities, learned)
+    variances: Tensor = torch.einsum("qp,pr,qr->q", slopes, covariance, slopes)
+    return variances.clamp_min(0).sqrt()
+
+
+@torch.no_grad()
+def gaussian_like(law: ParameterLaw, seed: int) -> ParameterLaw:
+    """The law itself, or, if a part of it has any shape, the Gaussian law with its mean and covariance."""
+    if law.push is None:
+        return law
+    laws: dict[str, Law] = {}
+    for name, one in law.laws.items():
+        kind = LogNormal if one.logarithmic else Normal
+        laws[name] = kind(one.mean, one.std, one.depends_on) if isinstance(one, PushForward) else one
+    found = ParameterLaw(laws).to(law.location)
+    noise = law.draw(20_000, torch.Generator().manual_seed(seed))
+    average = noise.new_zeros(len(noise), len(law.covariates)) if law.covariates else None
+    columns = dict(zip(law.laws, law.scores(noise, average).unbind(1), strict=True))
+    drawn = torch.stack([columns[name] for name in found.random_names], 1)
+    found.location.copy_(drawn.mean(0) / LOCATION_STEP)
+    found.factor.copy_(torch.linalg.cholesky(torch.cov(drawn.T).reshape(drawn.shape[1], -1)))
+    found.shared.copy_(law.shared)
+    if found.slopes is not None and law.slopes is not None:
+        found.slopes.copy_(law.slopes)
+        for name in ("covariate_mean", "covariate_std"):
+            found.get_buffer(name).copy_(law.get_buffer(name))
+    return found
+
+
+def describe(law: ParameterLaw, covariates: Mapping[str, Any] | None = None) -> dict[tuple[str, str], Tensor]:
+    """What is printed of a Gaussian law, by parameter and kind: typical value, spread, effects, correlations.
+
+    The typical value is the mean, or the median of a log-normal parameter, whose spread is the standard
+    deviation of its logarithm. An effect is the change per unit of a covariate, of the logarithm where there
+    is one.
+    """
+    found: dict[tuple[str, str], Tensor] = {}
+    factor = law.factor.tril()
+    spread = factor.square().sum(1).sqrt()
+    for name, one in law.laws.items():
+        if isinstance(one, Shared):
+            score = LOCATION_STEP * law.shared[law.shared_names.index(name)]
+        else:
+            score = LOCATION_STEP * law.location[law.random_names.index(name)]
+        unit = one.scale / one.mean if one.logarithmic else one.scale
+        found[name, "typical"] = (
+            torch.exp(unit * score) * one.mean if one.logarithmic else one.mean + unit * score
+        )
+        if not isinstance(one, Shared):
+            found[name, "spread"] = unit * spread[law.random_names.index(name)]
+        for covariate in one.depends_on:
+            assert law.slopes is not None
+            row, column = list(law.laws).index(name), law.covariates.index(covariate)
+            found[name, f"effect of {covariate}"] = (
+                unit * law.slopes[row, column] / law.get_buffer("covariate_std")[column]
+            )
+    for i, first in enumerate(law.random_names):
+        for j in range(i):
+            product = (factor[i] * factor[j]).sum()
+            found[law.random_names[j], f"correlation with {first}"] = product / (spread[i] * spread[j])
+    return found
