@@ -150,6 +150,16 @@ class TestLines:
         law = model.predict_distribution([0.0], [0.0, 2.0])
         assert law.std()[0, 1, 0] == pytest.approx(math.sqrt(variance[2]), rel=5 * (2 * 2000) ** -0.5)
 
+    def test_the_start_alone(self, fitted):
+        drawn = fitted[0].sample([3.0], [0.0], 10, random_state=0, measured=False)
+        np.testing.assert_array_equal(drawn, np.full((10, 1, 1, 1), 3.0))
+
+    def test_what_observe_gives_must_be_what_is_observed(self):
+        _, Y = lines(6)
+        model = LocalW2ODE(one_compartment, {"ka": 1.0, "ke": 0.1, "V": 10.0}, lambda y: y, noise=0.5)
+        with pytest.raises(ValueError, match="Y has 1 observed value"):
+            model.fit(Y, T, y0=[1.0, 0.0], t0=0.0)
+
     def test_a_file_holds_it(self, fitted, tmp_path):
         model, _, Y = fitted
         model.save(tmp_path / "m.localw2")
@@ -350,6 +360,33 @@ class TestSubjects:
             model.summary()
         with pytest.raises(ValueError, match="noise="):
             model.individual_parameters(Y, np.r_[0.0, T])
+
+
+class TestNetworks:
+    def test_errors_are_learned_beside_a_network(self, tmp_path):
+        rng = np.random.default_rng(0)
+        t, k = np.linspace(0, 2, 6), rng.normal(1.0, 0.2, 40)
+        Y = np.exp(-k[:, None] * t) + 0.1 * rng.normal(size=(40, 6))
+        model = LocalW2ODE(
+            noise="additive", width=8, depth=1, max_epochs=150, learning_rate=0.02, random_state=0
+        )
+        with pytest.raises(ValueError, match="give y0"):
+            model.fit(Y, t)
+        model.fit(Y, t, y0=1.0)
+        # It begins at a tenth of the mean size, .05; six standard errors of an SD from 240 errors
+        assert model.noise_ == pytest.approx([0.1], rel=6 * (2 * 240) ** -0.5)
+        noisy, exact = (
+            model.sample([1.0], t, 500, random_state=0, measured=m)[:, 0, :, 0] for m in (True, False)
+        )
+        assert exact[:, 0].std() == 0
+        assert noisy[:, 0].std() == pytest.approx(float(model.noise_[0]), rel=5 * (2 * 500) ** -0.5)
+        law = model.predict_distribution([1.0], t)
+        assert law.std()[0, 0, 0] == pytest.approx(float(model.noise_[0]), rel=5 * (2 * 2000) ** -0.5)
+        model.save(tmp_path / "m.localw2")
+        again = load(tmp_path / "m.localw2")
+        np.testing.assert_array_equal(
+            again.sample([1.0], t, 3, random_state=1), model.sample([1.0], t, 3, random_state=1)
+        )
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from torch import Tensor
 from localw2.models.base import RandomMap, check_rows_of, source
 
 if TYPE_CHECKING:
+    from localw2.models.measurement import MeasurementNoise
     from localw2.models.ode import RandomODE
 
 # With more distinct times than this, states are interpolated from this many, or more if that is too coarse.
@@ -35,14 +36,20 @@ class ObservedPaths(RandomMap):
 
     Every trajectory is solved once for all its rows, at up to ``knots`` distinct times exactly. With more,
     it is solved at ``knots`` times, denser where observations are, and interpolated by cubics; ``refine``
-    adds knots until the error is below a thousandth of the spread.
+    adds knots until the error is below a thousandth of the spread. ``noise`` adds errors of measurement,
+    fresh at every time of every row.
     """
 
     def __init__(
-        self, ode: RandomODE, n_times: int, observe: Observe | None = None, knots: int = KNOTS
+        self,
+        ode: RandomODE,
+        n_times: int,
+        observe: Observe | None = None,
+        knots: int = KNOTS,
+        noise: MeasurementNoise | None = None,
     ) -> None:
         super().__init__()
-        self.ode = ode
+        self.ode, self.noise = ode, noise
         self.n_times = n_times
         self.observe = observe
         self.knots = knots
@@ -68,7 +75,8 @@ class ObservedPaths(RandomMap):
         omega = self.draw(len(layout.initial), source(generator, x.device))
         exact = ObservedPaths(self.ode, self.n_times, self.observe, knots=len(x) * self.n_times)
         values = exact(x, omega)
-        gap = (self(x, omega) - values).abs().amax(0)
+        near = ObservedPaths(self.ode, self.n_times, self.observe, self.knots)
+        gap = (near(x, omega) - values).abs().amax(0)
         return float((gap / values.std(0).clamp_min(torch.finfo(x.dtype).tiny)).max())
 
     def refine(self, x: Tensor, generator: torch.Generator | None = None) -> float:
@@ -89,6 +97,8 @@ class ObservedPaths(RandomMap):
         states = self.ode.at(times)(layout.initial.repeat(n_draws, 1), omega)
         seen = states if self.observe is None else self.observe(states)
         values = layout.at_rows(seen.reshape(n_draws, n, *seen.shape[1:]))
+        if self.noise is not None:
+            values = self.noise.draw(values, source(generator, x.device))
         if self.n_times == 1:
             return values[:, :, 0]
         first, second = values.unbind(2)

@@ -164,6 +164,8 @@ class Clock:
     def runs(self) -> list[tuple[int, int]]:
         """The stretches (first, last + 1) that can be solved in one go: common stops, no event between."""
         count = self.stops.shape[1] - 1
+        if count == 0:  # only the start is asked for
+            return []
         together = bool((self.stops == self.stops[:1]).all())
         if not together:
             return [(j, j + 1) for j in range(count)]
@@ -188,10 +190,9 @@ def _stops(times: Array, doses: Doses, t0: float, span: float) -> Array:
 
 
 def _nearest(stops: Array, times: Array) -> Array:
-    right = (
-        np.clip(np.searchsorted(stops, times), 1, len(stops) - 1)
-        if len(stops) > 1
-        else np.zeros(len(times), int)
-    )
+    """The places of the stops nearest to these times."""
+    if len(stops) == 1:
+        return np.zeros(len(times), int)
+    right = np.clip(np.searchsorted(stops, times), 1, len(stops) - 1)
     nearest: Array = np.where(times - stops[right - 1] <= stops[right] - times, right - 1, right)
     return nearest

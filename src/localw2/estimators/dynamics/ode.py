@@ -26,6 +26,7 @@ from localw2.losses.discrepancies import Discrepancy, SquaredW2
 from localw2.losses.objective import Objective
 from localw2.models.fields import FunctionField, NetworkField, RandomField, parameter_names
 from localw2.models.laws import as_laws
+from localw2.models.measurement import MeasurementNoise
 from localw2.models.ode import RandomODE, check_times
 from localw2.models.paths import ObservedPaths
 from localw2.models.solver import FIXED
@@ -35,7 +36,6 @@ from localw2.training.loop import train
 
 if TYPE_CHECKING:
     from localw2.judging.seen_rows import SeenRows
-    from localw2.models.measurement import MeasurementNoise
 
 # Draws behind ``parameters_``, and trajectories behind the law of each one.
 PARAMETER_DRAWS, PREDICTION_DRAWS = 10_000, 2000
@@ -255,7 +255,8 @@ class LocalW2ODE(JudgedPaths, PopulationMethods, stored_values.Storable, BaseEst
             step = float(data.time.max()) / FIXED_STEPS
         size = torch.tensor(data.state_size(), dtype=torch.float64)
         ode = RandomODE(field, start, self.method, self.rtol, self.atol, step, state_size=size).to(device)
-        paths = ObservedPaths(ode, rows.times.shape[1], self.observe)
+        noise = self._network_noise(data, y0)
+        paths = ObservedPaths(ode, rows.times.shape[1], self.observe, noise=noise).to(device)
         x = np.column_stack([rows.number, rows.times, data.initial[rows.number]])
         inputs = torch.tensor(x, dtype=dtype, device=device)
         objective = self._objective(rows, windows, data, inputs, weights)
@@ -265,12 +266,12 @@ class LocalW2ODE(JudgedPaths, PopulationMethods, stored_values.Storable, BaseEst
             fit = train(paths, objective, inputs, self._config(seed, printed), callbacks=(done.append,))
         except FloatingPointError:
             if done:  # a refit that fails leaves the old fit whole, or the last good weights of the new one
-                self._keep(ode, None, None, data.values.shape[1], seed)
+                self._keep(ode, None, None, data.values.shape[1], seed, noise)
             raise
         checks.warn_of_coarse_times(paths.to("cpu"), inputs.cpu(), seed)
         checks.warn_of_skipped(fit)
         checks.warn_of_far_guesses(field, fit)
-        self._keep(ode, fit, self._sketch(Y, kept), data.values.shape[1], seed)
+        self._keep(ode, fit, self._sketch(Y, kept), data.values.shape[1], seed, noise)
         if self.checkpoint is not None and fit.stopped == "all epochs done":
             settings.remove_checkpoints(self.checkpoint)
         return self
@@ -305,12 +306,13 @@ class LocalW2ODE(JudgedPaths, PopulationMethods, stored_values.Storable, BaseEst
         times = check_times(as_array(t, "t"))
         n_samples = check_count(n_samples, "n_samples", 1)
         generator = torch.Generator().manual_seed(settings.draw_seed(random_state))
-        model = self.model_.at(times)
+        model, noise = self.model_.at(times), self._noise if check_flag(measured, "measured") else None
         parts = []
         with torch.no_grad():
             for rows in states.repeat(n_samples, 1).split(SAMPLED_TRAJECTORIES):
                 path = model(rows, None, generator)
-                parts.append(path if self.observe is None else self.observe(path))
+                seen = path if self.observe is None else self.observe(path)
+                parts.append(seen if noise is None else noise.draw(seen, generator))
         found: Array = torch.cat(parts).double().numpy()
         return found.reshape(n_samples, len(states), len(times), -1)
 
@@ -340,7 +342,10 @@ class LocalW2ODE(JudgedPaths, PopulationMethods, stored_values.Storable, BaseEst
             return DrawsDistribution(cohort, rows, PREDICTION_DRAWS, shape, support)
         states, times = self._states(y0, "y0"), check_times(as_array(t, "t"))
         shape = len(times), self.n_observed_
-        paths = SimulatedPaths(self.model_.at(times), self.observe, PREDICTION_DRAWS, self._parameter_seed)
+        noise = self._noise if check_flag(measured, "measured") else None
+        paths = SimulatedPaths(
+            self.model_.at(times), self.observe, PREDICTION_DRAWS, self._parameter_seed, noise
+        )
         return DrawsDistribution(
             paths, states.numpy(), PREDICTION_DRAWS, shape, Support.anything(shape[0] * shape[1])
         )
@@ -447,6 +452,18 @@ class LocalW2ODE(JudgedPaths, PopulationMethods, stored_values.Storable, BaseEst
         names = parameter_names(self.field) if self.parameters is None else self.parameters
         return FunctionField(self.field, as_laws(names), generator)
 
+    def _network_noise(self, data: Trajectories, y0: Any) -> MeasurementNoise | None:
+        """Errors of measurement that are learned beside a network."""
+        if self.noise is None:
+            return None
+        if y0 is None:
+            raise ValueError(
+                "with noise the first observation has an error, and a network must start from the states "
+                "themselves; give y0."
+            )
+        size = torch.tensor(np.abs(data.values).mean(0), dtype=torch.float32)
+        return MeasurementNoise(self.noise, torch.where(size > 0, size, 1.0))
+
     def _objective(
         self,
         rows: Rows,
@@ -512,7 +529,8 @@ class LocalW2ODE(JudgedPaths, PopulationMethods, stored_values.Storable, BaseEst
     ) -> None:
         """Take over an ODE and what describes it, with nothing left of an older fit."""
         self._forget()
-        self._noise, self.population_ = noise, population  # None without noise, doses and covariates
+        self._noise = None if noise is None else noise.cpu().double()
+        self.population_ = population  # None without noise, doses and covariates
         if noise is not None:
             table = np.array(list(noise.table().values()))
             self.noise_ = table if len(table) > 1 else table[0]

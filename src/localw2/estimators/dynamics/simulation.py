@@ -12,6 +12,7 @@ from torch import Tensor
 from localw2._validation import Array
 
 if TYPE_CHECKING:
+    from localw2.models.measurement import MeasurementNoise
     from localw2.models.ode import RandomODE
 
 
@@ -24,6 +25,7 @@ class SimulatedPaths:
     observe: Callable[[Tensor], Tensor] | None
     n_draws: int
     seed: int
+    noise: MeasurementNoise | None = None
 
     @torch.no_grad()
     def common_draws(self, x: Array) -> Iterator[tuple[slice, Array]]:
@@ -36,4 +38,5 @@ class SimulatedPaths:
             generator = torch.Generator().manual_seed(self.seed)
             path = self.model(state.expand(self.n_draws, -1), None, generator)
             seen = path if self.observe is None else self.observe(path)
+            seen = seen if self.noise is None else self.noise.draw(seen, generator)
             yield slice(i, i + 1), seen.double().numpy().reshape(self.n_draws, 1, -1)

@@ -153,6 +153,8 @@ def fit_population(
             features, Neighborhoods.whole(n), SlicedW2(n_directions, debiased=True), None, None, weights
         )
         fit = train(model, objective, x, settings)
+        if fit.stopped != "all epochs done":  # interrupted
+            break
     return fit, model, fits
 
 

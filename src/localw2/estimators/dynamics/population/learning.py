@@ -183,7 +183,7 @@ def _check_function(equation: Equation) -> None:
     k = len(equation.field.law.laws)
     rows = torch.arange(len(equation.cohort))
     try:
-        equation.exact(torch.zeros(len(rows), k, dtype=torch.float64), rows)
+        seen = equation.exact(torch.zeros(len(rows), k, dtype=torch.float64), rows)
     except (ValueError, SolverError):
         raise
     except Exception as error:  # a user's function can raise anything
@@ -191,6 +191,12 @@ def _check_function(equation: Equation) -> None:
             f"the field failed at the initial guess: {error!r}. It is called with one state y (d,) of "
             "float64: use torch's functions on it (not numpy's) and torch.where instead of if."
         ) from error
+    if seen.shape != equation.seen.shape:
+        n, times, p = equation.seen.shape
+        raise ValueError(
+            f"observe gives {tuple(seen.shape)} for {n} subjects at {times} times, where Y has {p} observed "
+            f"value(s): expected ({n}, {times}, {p}), as y[..., :1] gives for one of them."
+        )
 
 
 @torch.no_grad()
