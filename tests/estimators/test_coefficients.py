@@ -624,3 +624,10 @@ def test_wrong_questions():
 )
 def test_scikit_learn_checks(estimator, check):
     check(estimator)
+
+
+def test_a_number_of_jobs_is_checked():
+    """A list, which a file may have, failed inside joblib."""
+    x, y = np.random.default_rng(0).normal(size=(2, 40))
+    with pytest.raises(ValueError, match="n_jobs"):
+        RandomCoefficientRegressor("ml", n_jobs=[1]).fit(x[:, None], y)

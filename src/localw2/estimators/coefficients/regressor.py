@@ -399,6 +399,7 @@ class RandomCoefficientRegressor(Judged, stored_values.Storable, RegressorMixin,
         return found
 
     def _check_settings(self) -> None:
+        settings.check_jobs(self.n_jobs)
         for name, choices in (("method", ("w2", "ml")), ("covariance", ("diag", "full"))):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name}={getattr(self, name)!r} is unknown; choose one of {choices}.")

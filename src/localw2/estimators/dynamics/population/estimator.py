@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -31,7 +32,7 @@ from localw2.models.fields import FunctionField, is_initial, parameter_names
 from localw2.models.laws import PushForward, as_laws
 from localw2.models.measurement import check_noise
 from localw2.models.ode import RandomODE
-from localw2.models.solver import FIXED
+from localw2.models.solver import FIXED, Solver
 
 if TYPE_CHECKING:
     from localw2.estimators.dynamics.population.population import Population
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 LOOSER = 10.0
 # Epochs of a population fit, without and with laws of any shape.
 POPULATION_EPOCHS = (120, 300)
+# Evaluations of the field in one solution of all subjects: more would take minutes for a fit.
+MAX_EVALUATIONS = 5000
 # Steps of a method without step control over the observed span of time.
 FIXED_STEPS = 100
 
@@ -115,7 +118,7 @@ class PopulationMethods:
             laws,
             cohort,
             values,
-            rescale(ode.solver, LOOSER),
+            rescale(replace(ode.solver, max_evaluations=MAX_EVALUATIONS), LOOSER),
             self.observe,
             self.noise,
             self.quantification_limit,
@@ -132,6 +135,9 @@ class PopulationMethods:
         if self.checkpoint is not None and learned.fit.stopped == "all epochs done":
             settings.remove_checkpoints(self.checkpoint)
         return self
+
+    def _solver(self) -> Solver:
+        return replace(self.model_.solver, max_evaluations=MAX_EVALUATIONS)
 
     def _whole_start(self, y0: Any) -> Any:
         """The initial states, or zeros where they are all parameters."""
@@ -199,9 +205,7 @@ class PopulationMethods:
         cohort = make_cohort(times, there, data.initial, data.t0, doses, covariates, inputs)
         field = self.model_.field
         assert isinstance(field, FunctionField)
-        equation = Equation(
-            field, self.model_.solver, self.observe, cohort, torch.tensor(np.isfinite(values))
-        )
+        equation = Equation(field, self._solver(), self.observe, cohort, torch.tensor(np.isfinite(values)))
         limit = None if self.quantification_limit is None else torch.tensor(self.quantification_limit)
         target = torch.tensor(np.nan_to_num(values))
         scores, effective = draw_posteriors(
@@ -236,7 +240,7 @@ class PopulationMethods:
         if y0 is None and len(field.initial_names) < self.n_states_ and doses is None:
             raise ValueError("y0 is unknown: give the initial states, or doses that begin from zero.")
         seen = torch.ones((*times.shape, self.n_observed_), dtype=torch.bool)
-        equation = Equation(field, self.model_.solver, self.observe, cohort, seen)
+        equation = Equation(field, self._solver(), self.observe, cohort, seen)
         noise = self._noise if measured else None
         return SimulatedCohort(
             equation, noise, self.quantification_limit if measured else None, n_draws, seed

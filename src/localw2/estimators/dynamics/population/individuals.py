@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, final
 import torch
 from torch import Tensor
 
-from localw2.models.solver import SolverError
+from localw2.models.solver import SolverError, Unsolved
 
 if TYPE_CHECKING:
     from localw2.models.cohort import Cohort
@@ -46,7 +46,16 @@ class Equation:
         parts = []
         for part, own in zip(scores.split(AT_ONCE), rows.split(AT_ONCE), strict=True):
             values = self.field.law.values_of(part)
-            parts.append(self.cohort.solve(self.field, self.solver, values, own, self.observe))
+            try:
+                parts.append(self.cohort.solve(self.field, self.solver, values, own, self.observe))
+            except Unsolved as stop:
+                worst = int(stop.y.detach().abs().amax(1).nan_to_num(nan=torch.inf).argmax())
+                named = ", ".join(f"{name} = {float(value[worst]):.4g}" for name, value in values.items())
+                raise SolverError(
+                    f"{stop}. The largest state is that of subject {int(own[worst])}, with {named}. The "
+                    "equation explodes or is stiff there: give better initial guesses (means and stds of the "
+                    "parameters), or LogNormal for parameters that must be positive."
+                ) from stop
         return torch.cat(parts)
 
     def linear(self, scores: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
