@@ -12,7 +12,7 @@ from localw2.estimators.dynamics.population.individuals import Anchor, Equation,
 from localw2.models.cohort import Cohort
 from localw2.models.fields import FunctionField
 from localw2.models.measurement import MeasurementNoise
-from localw2.models.solver import Solver
+from localw2.models.solver import Solver, SolverError
 
 T = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
 
@@ -320,6 +320,35 @@ class TestSubjects:
         found = [m.individual_parameters(Y[:1], T, 0.0, random_state=0).samples["k"] for m in (model, again)]
         np.testing.assert_array_equal(*found)
         assert found[0].mean() == pytest.approx(Y[0] @ T / (T @ T), abs=4 * 0.5 / (T @ T) ** 0.5)
+
+    def test_steps_that_explode_are_skipped_with_other_draws(self):
+        """Exponential growth: a few draws of a wide law cannot be solved, and the rest of the fit can."""
+        rng = np.random.default_rng(0)
+        k, t = rng.normal(1.0, 0.2, 30), np.array([0.5, 1.0, 1.5, 2.0])
+        Y = np.exp(k[:, None] * t) * (1 + 0.05 * rng.normal(size=(30, 4)))
+        calls = []
+
+        def field(t, y, k):
+            return k * y
+
+        from localw2.estimators.dynamics.population import simulated
+
+        original = simulated._Simulation.of
+
+        def sometimes(model, n_draws, generator):
+            calls.append(generator.initial_seed())
+            if len(calls) in (6, 9):
+                raise SolverError("exploded")
+            return original(model, n_draws, generator)
+
+        model = LocalW2ODE(
+            field, {"k": LogNormal(0.8, 0.2)}, noise="proportional", random_state=0, max_epochs=60
+        )
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(simulated._Simulation, "of", sometimes)
+            model.fit(Y, t, y0=1.0, t0=0.0)
+        assert calls[5] != calls[6]
+        assert model.parameters_.mean["k"] == pytest.approx(k.mean(), abs=4 * 0.2 / 30**0.5)
 
     def test_a_known_error(self):
         _, Y = lines(40)

@@ -11,6 +11,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from localw2.estimators.dynamics.population.individuals import Anchor, Equation, Estimates, estimate
 from localw2.models.base import RandomMap
+from localw2.models.solver import SolverError
 
 if TYPE_CHECKING:
     from localw2.models.measurement import MeasurementNoise
@@ -112,9 +113,14 @@ class SimulatedSubjects(RandomMap):
         else:
             vector_to_parameters(self.refreshed, self._learned())
         generator = torch.Generator().manual_seed(self.seed + SEEDS * (int(self.age) // REFRESH))
-        self._simulation = _Simulation.of(self, n_draws, generator)
-        if not due:
-            vector_to_parameters(now, self._learned())
+        try:
+            self._simulation = _Simulation.of(self, n_draws, generator)
+        except SolverError:
+            self.age += REFRESH - int(self.age) % REFRESH  # the next try has other draws
+            raise
+        finally:
+            if not due:
+                vector_to_parameters(now, self._learned())
 
 
 @final
