@@ -60,6 +60,17 @@ class TestDoses:
             expected = 80 * math.exp(-0.35 * (t - 0.5)) + infused(t, 4.0, 3.0, 30.0, 0.35)
             assert y == pytest.approx(expected, rel=1e-7)
 
+    def test_own_times_after_one_dose_are_solved_together(self):
+        rng = np.random.default_rng(0)
+        times, k = np.sort(rng.uniform(0.1, 20, (5, 7)), axis=1), rng.uniform(0.1, 1.0, 5)
+        doses = {"subject": range(5), "time": [0.0] * 5, "amount": [100.0, 50.0, 20.0, 10.0, 5.0]}
+        found = solve(decay, {"k": Normal(0.2)}, times, np.zeros((5, 1)), {"k": k}, doses)[..., 0]
+        expected = np.array(doses["amount"])[:, None] * np.exp(-k[:, None] * times)
+        # Between steps the solver interpolates with a polynomial of degree four.
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+        clock = Clock.of(times, np.ones((5, 7), bool), Doses.of(doses, 5, 1), 0.0, 1)
+        assert clock.runs() == [(0, 35)]
+
     def test_what_is_seen_at_a_dose_is_seen_before_it(self):
         found = solve(
             decay, {"k": Normal(0.2)}, [[0.0, 1.0]], [[0.0]], {"k": [0.2]}, {"time": [0.0], "amount": [10.0]}

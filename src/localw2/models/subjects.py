@@ -15,6 +15,8 @@ from localw2._validation import Array, as_array
 COLUMNS = ("subject", "time", "amount", "state", "duration")
 # Times of a subject that differ by less than this part of the span are one.
 SAME_TIME = 1e-9
+# Subjects without events are solved together if they have at most this many distinct times.
+MOST_STOPS = 500
 
 
 @final
@@ -136,6 +138,8 @@ class Clock:
         n, span = len(times), float(times[seen].max())
         events = [doses.of_subject(i) for i in range(n)] if len(doses) else [Doses.none()] * n
         rows = [_stops(times[i][seen[i]], events[i], t0, span) for i in range(n)]
+        if not (doses.duration > 0).any() and not (doses.time - t0 > SAME_TIME * span).any():
+            rows = _in_common(rows, span)
         count = max(map(len, rows))
         stops = np.stack([np.r_[row, np.full(count - len(row), row[-1])] for row in rows])
         jumps, rates = np.zeros((n, count, n_states)), np.zeros((n, count - 1, n_states))
@@ -187,6 +191,16 @@ def _stops(times: Array, doses: Doses, t0: float, span: float) -> Array:
     stops = np.sort(np.r_[0.0, times, events[(events > 0) & (events < last)]])
     kept: Array = stops[np.r_[True, np.diff(stops) > SAME_TIME * span]]
     return kept
+
+
+def _in_common(rows: list[Array], span: float) -> list[Array]:
+    """The stops of all, for everyone, if they are not too many: then all are solved in one go.
+
+    Where nothing happens after the start a solver need not stop at an observation: it interpolates.
+    """
+    together = np.unique(np.concatenate(rows))
+    together = together[np.r_[True, np.diff(together) > SAME_TIME * span]]
+    return [together] * len(rows) if len(together) <= MOST_STOPS else rows
 
 
 def _nearest(stops: Array, times: Array) -> Array:
