@@ -225,7 +225,7 @@ def test_dependence_on_categories_whole_numbers_dates_and_missing_values(frame):
     np.testing.assert_allclose(found.values[0], np.nan_to_num(3 * found.grid, nan=-5.0), atol=0.1)
     found = column_dependence(table, Law(), "day", of=[0.1, "spread"], random_state=0)
     assert found.grid.dtype.kind == "M"
-    assert (np.diff(found.grid) > np.timedelta64(0)).all()
+    assert (np.diff(found.grid) > np.timedelta64(0, "s")).all()
     assert np.ptp(found.values[1]) == 0
 
 

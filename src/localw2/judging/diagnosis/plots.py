@@ -97,7 +97,7 @@ def as_axis(each: Input, values: Array) -> Array:
         return values
     seen = np.isfinite(values)
     moments = np.where(seen, values * DAY, 0).round().astype("M8[s]")
-    return np.where(seen, moments, np.datetime64("NaT"))
+    return np.where(seen, moments, np.datetime64("NaT", "s"))
 
 
 def _draw_spread(std: Array, residual: Array, ax: Any) -> None:
