@@ -195,7 +195,7 @@ def model_parts(model: Any, settings: Mapping[str, Any] | None) -> list[str]:
     parts = []
     if fit is not None and len(fit.losses) > 1:
         parts.append(figure(figures.draw_training_curve(fit.losses), "loss", "Training loss by epoch"))
-    # An ODE has a summary if it is one of a population; otherwise the law of its parameters, if they have names.
+    # An ODE has a summary if it is one of a population; otherwise the law of its named parameters.
     written = None if getattr(model, "population_", model) is None else getattr(model, "summary", None)
     for summary in (written, getattr(model, "parameters_", None)):
         if summary is not None:
