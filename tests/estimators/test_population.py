@@ -389,6 +389,9 @@ class TestSubjects:
             model.summary()
         with pytest.raises(ValueError, match="noise="):
             model.individual_parameters(Y, np.r_[0.0, T])
+        for ask in (model.sample, model.predict_distribution):
+            with pytest.raises(ValueError, match="doses would be ignored"):
+                ask([0.0], [0.0, 1.0], doses={"time": [0.0], "amount": [1.0]})
 
 
 class TestNetworks:

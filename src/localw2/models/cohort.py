@@ -22,13 +22,11 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True)
 class Cohort:
-    """n subjects: when each is observed (n, T), from what state it starts (n, d), and what is done to it.
+    """n subjects: from what state each starts (n, d), when it is observed, and what is done to it.
 
-    ``seen`` (n, T) says which times count. ``covariates`` are numbers (n,) by name.
+    ``covariates`` are numbers (n,) by name.
     """
 
-    times: Tensor
-    seen: Tensor
     initial: Tensor
     t0: float
     clock: Clock
@@ -47,7 +45,7 @@ class Cohort:
         covariates: Mapping[str, Array] | None = None,
         inputs: Inputs | None = None,
     ) -> Cohort:
-        """Times are since t0; those that are not seen may be anything."""
+        """Times (n, T) are since t0; those that are not seen may be anything."""
         doses, inputs = doses or Doses.none(), inputs or Inputs()
         times = np.where(seen, times, 0.0)
         clock = Clock.of(times, seen, doses, t0, initial.shape[1])
@@ -56,8 +54,6 @@ class Cohort:
             return {name: torch.tensor(values, dtype=torch.float64) for name, values in given.items()}
 
         return cls(
-            torch.tensor(times, dtype=torch.float64),
-            torch.tensor(seen),
             torch.tensor(initial, dtype=torch.float64),
             t0,
             clock,

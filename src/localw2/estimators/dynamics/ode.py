@@ -17,7 +17,7 @@ from localw2.distribution import DrawsDistribution, Support
 from localw2.estimators import settings, stored_values
 from localw2.estimators.dynamics import checks, storing
 from localw2.estimators.dynamics.parameters import LearnedParameters
-from localw2.estimators.dynamics.population.estimator import FIXED_STEPS, PopulationMethods
+from localw2.estimators.dynamics.population.estimator import PopulationMethods
 from localw2.estimators.dynamics.population.population import Population, from_plain, to_plain
 from localw2.estimators.dynamics.simulation import SimulatedPaths
 from localw2.estimators.dynamics.trajectories import Rows, Trajectories, near_initial
@@ -29,7 +29,6 @@ from localw2.models.laws import as_laws
 from localw2.models.measurement import MeasurementNoise
 from localw2.models.ode import RandomODE, check_times
 from localw2.models.paths import ObservedPaths
-from localw2.models.solver import FIXED
 from localw2.storage.model_file import Stored
 from localw2.training.config import Fit, FitConfig
 from localw2.training.loop import train
@@ -250,9 +249,7 @@ class LocalW2ODE(JudgedPaths, PopulationMethods, stored_values.Storable, BaseEst
         rows, windows = rows.take(rows.windows(data.n, self.max_times))
         field = self._field(data, rows, generator).to(device, dtype)
         start = torch.tensor([data.t0], dtype=torch.float64)
-        step = self.step_size
-        if self.method in FIXED and step is None:  # otherwise a step would be as long as the gaps in t
-            step = float(data.time.max()) / FIXED_STEPS
+        step = self._step(data)
         size = torch.tensor(data.state_size(), dtype=torch.float64)
         ode = RandomODE(field, start, self.method, self.rtol, self.atol, step, state_size=size).to(device)
         noise = self._network_noise(data, y0)
@@ -302,6 +299,7 @@ class LocalW2ODE(JudgedPaths, PopulationMethods, stored_values.Storable, BaseEst
             check_flag(measured, "measured")
             given = doses, covariates, inputs
             return self._simulated(y0, t, given, measured, n_samples, seed).sample()
+        _refuse(doses=doses, covariates=covariates, inputs=inputs)
         states = self._states(y0, "y0")
         times = check_times(as_array(t, "t"))
         n_samples = check_count(n_samples, "n_samples", 1)
@@ -340,6 +338,7 @@ class LocalW2ODE(JudgedPaths, PopulationMethods, stored_values.Storable, BaseEst
             rows, shape = np.arange(n, dtype=float)[:, None], (count, self.n_observed_)
             support = Support.anything(count * self.n_observed_)
             return DrawsDistribution(cohort, rows, PREDICTION_DRAWS, shape, support)
+        _refuse(doses=doses, covariates=covariates, inputs=inputs)
         states, times = self._states(y0, "y0"), check_times(as_array(t, "t"))
         shape = len(times), self.n_observed_
         noise = self._noise if check_flag(measured, "measured") else None
@@ -551,3 +550,12 @@ class LocalW2ODE(JudgedPaths, PopulationMethods, stored_values.Storable, BaseEst
             )
         dtype = next(self.model_.parameters()).dtype
         return torch.tensor(states, dtype=dtype)
+
+
+def _refuse(**given: Any) -> None:
+    """Raise if something is given that this fit cannot heed."""
+    named = [name for name, value in given.items() if value is not None]
+    if named:
+        raise ValueError(
+            f"{named[0]} would be ignored: this model was fitted without noise, doses, covariates and inputs."
+        )

@@ -75,6 +75,12 @@ class PopulationMethods:
     _states: Callable[[Any, str], Tensor]
     _sketch: Callable[..., SeenRows | None]
 
+    def _step(self, data: Trajectories) -> float | None:
+        """The step of a method without step control, which would be as long as the gaps in t otherwise."""
+        if self.method in FIXED and self.step_size is None:
+            return float(data.time.max()) / FIXED_STEPS
+        return self.step_size
+
     def _check_noise(self) -> None:
         if self.noise is not None:
             check_noise(self.noise)
@@ -105,9 +111,7 @@ class PopulationMethods:
         printed += hash_design(cohort) + "".join(storing.hash_function(f) for f in (self.field, self.observe))
         seed = settings.seed_fit(self.random_state, printed if self.checkpoint is not None else None)
         size = torch.tensor(data.state_size(), dtype=torch.float64)
-        step = self.step_size
-        if self.method in FIXED and step is None:
-            step = float(data.time.max()) / FIXED_STEPS
+        step = self._step(data)
         start = torch.tensor([data.t0], dtype=torch.float64)
         generator = torch.Generator().manual_seed(seed)
         trial = FunctionField(self.field, laws, generator, names).double()

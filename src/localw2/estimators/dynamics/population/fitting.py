@@ -36,18 +36,6 @@ FIRST_EPOCHS = 60
 
 @final
 @dataclass(frozen=True)
-class TwoStage:
-    """Least squares for each subject alone: the yardstick, and the start.
-
-    ``values`` (n, k) are natural parameters; ``enough`` says whether subjects have the points for it.
-    """
-
-    values: dict[str, Tensor]
-    enough: bool
-
-
-@final
-@dataclass(frozen=True)
 class Guess:
     """A first estimate from a linear mixed model around each subject's own fit, in scores."""
 

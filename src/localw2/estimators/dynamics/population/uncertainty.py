@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+from localw2._validation import Array
 from localw2.balls.neighborhoods import Neighborhoods
 from localw2.losses.discrepancies import SlicedW2
 from localw2.losses.objective import Objective
@@ -41,12 +42,18 @@ def jackknife(
     model.age.zero_()
     model._simulation = None
     model.simulate(features, n_draws)
-    everyone = torch.arange(n)
     groups = np.array_split(np.arange(n), min(n, GROUPS))
-    rest = [torch.from_numpy(np.setdiff1d(np.arange(n), group)) for group in groups]
-    gradient = _gradient_of(model, features, weights, n_directions, learned)
-    slopes = _slopes(lambda: gradient([everyone])[0], learned)
-    apart = gradient(rest)
+
+    def objective(rows: Array) -> tuple[Tensor, Objective]:
+        own = None if weights is None else np.asarray(weights)[rows]
+        part, whole = features[rows], Neighborhoods.whole(len(rows))
+        loss = Objective(part, whole, SlicedW2(n_directions, debiased=True), None, None, own)
+        return torch.from_numpy(rows), loss
+
+    everyone = [objective(np.arange(n))]
+    slopes = _slopes(lambda: _gradients(model, everyone, learned)[0], learned)
+    rest = [objective(np.setdiff1d(np.arange(n), group)) for group in groups]
+    apart = _gradients(model, rest, learned)
     apart = apart - apart.mean(0)
     spread = (len(groups) - 1) / len(groups) * (apart.T @ apart)
     values, vectors = torch.linalg.eigh(0.5 * (slopes + slopes.T))
@@ -55,34 +62,19 @@ def jackknife(
     return inverse @ spread @ inverse, learned
 
 
-def _gradient_of(
-    model: SimulatedSubjects,
-    features: Tensor,
-    weights: Any,
-    n_directions: int,
-    learned: list[torch.nn.Parameter],
-) -> Callable[[list[Tensor]], Tensor]:
-    discrepancy = SlicedW2(n_directions, debiased=True)
-    objectives: dict[int, Objective] = {}
-
-    def gradient(parts: list[Tensor]) -> Tensor:
-        assert model._simulation is not None
-        simulated = model._simulation.features(model)
-        found = []
-        for rows in parts:
-            own = None if weights is None else np.asarray(weights)[rows.numpy()]
-            key = id(rows)
-            if key not in objectives:
-                objectives[key] = Objective(
-                    features[rows], Neighborhoods.whole(len(rows)), discrepancy, None, None, own
-                )
-            loss = objectives[key](simulated[:, rows])
-            slopes = torch.autograd.grad(loss, learned, retain_graph=True, allow_unused=True)
-            flat = [torch.zeros_like(p) if g is None else g for p, g in zip(learned, slopes, strict=True)]
-            found.append(torch.cat([g.flatten() for g in flat]))
-        return torch.stack(found)
-
-    return gradient
+def _gradients(
+    model: SimulatedSubjects, objectives: list[tuple[Tensor, Objective]], learned: list[torch.nn.Parameter]
+) -> Tensor:
+    """The gradient (P,) of each of the objectives, which are those of some rows."""
+    assert model._simulation is not None
+    simulated = model._simulation.features(model)
+    found = []
+    for rows, objective in objectives:
+        loss = objective(simulated[:, rows])
+        slopes = torch.autograd.grad(loss, learned, retain_graph=True, allow_unused=True)
+        flat = [torch.zeros_like(p) if g is None else g for p, g in zip(learned, slopes, strict=True)]
+        found.append(torch.cat([g.flatten() for g in flat]))
+    return torch.stack(found)
 
 
 def _slopes(function: Callable[[], Tensor], learned: list[torch.nn.Parameter]) -> Tensor:
@@ -134,7 +126,7 @@ def gaussian_like(law: ParameterLaw, seed: int) -> ParameterLaw:
     return found
 
 
-def describe(law: ParameterLaw, covariates: Mapping[str, Any] | None = None) -> dict[tuple[str, str], Tensor]:
+def describe(law: ParameterLaw) -> dict[tuple[str, str], Tensor]:
     """What is printed of a Gaussian law, by parameter and kind: typical value, spread, effects, correlations.
 
     The typical value is the mean, or the median of a log-normal parameter, whose spread is the standard
