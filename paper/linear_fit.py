@@ -23,8 +23,6 @@ TRUTH = Linear()
 
 def run(cell: Cell) -> Values:
     """Fit a cell; errors are the paper's: sum|b - bhat| / sum|b| over intercept and slopes, same for |s|."""
-    if cell["method"] == "truth":
-        return {"draws": _round(_draw_truth(cell))}
     x, y = TRUTH.sample(cell["rows"], random_state=cell["seed"])
     start = time.perf_counter()
     with warnings.catch_warnings():
@@ -35,7 +33,7 @@ def run(cell: Cell) -> Values:
     seconds = time.perf_counter() - start
     b = np.append(model.intercept_mean_, model.coef_mean_)
     s = np.append(model.intercept_std_, model.coef_std_)
-    values: Values = {
+    return {
         "b_error": relative_error(TRUTH.coefficient_means, b),
         "s_error": relative_error(TRUTH.coefficient_stds, s),
         "b": _round(b),
@@ -43,9 +41,6 @@ def run(cell: Cell) -> Values:
         "ball_rows": rows,
         "fit_seconds": round(seconds, 3),
     }
-    if cell["line"] is not None:
-        values["draws"] = _round(model.sample(place_on_line(cell["line"]), cell["draws"], cell["seed"] + 1))
-    return values
 
 
 def make_estimator(cell: Cell, x: Array, y: Array) -> RandomCoefficientRegressor:
@@ -90,11 +85,6 @@ def relative_error(truth: Any, estimate: Any) -> float:
 def place_on_line(line: Any) -> Array:
     """The inputs (x0, x0, x0) along ``line``: the first x0, the last one, and how many."""
     return np.repeat(np.linspace(*line)[:, None], 3, axis=1)
-
-
-def _draw_truth(cell: Cell) -> Array:
-    rng = np.random.default_rng([cell["seed"], 1])
-    return np.stack([TRUTH.sample_y(place_on_line(cell["line"]), rng) for _ in range(cell["draws"])])
 
 
 def _round(values: Array) -> Any:

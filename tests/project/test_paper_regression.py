@@ -32,9 +32,9 @@ def fake(cell):
     names = ("b_error", "s_error", "mean_error_100", "std_error_100", "mean_error", "std_error")
     values = {name: 0.1 + 0.01 * i for i, name in enumerate(names)}
     values |= {"mean_error_100_sd": 0.004, "std_error_100_sd": 0.02, "fit_seconds": 1.5, "ball_rows": 3.0}
-    inputs = cell.get("line") or (cell.get("pictured") and cell["test"])
-    if inputs:
-        values["draws"] = np.random.default_rng(0).normal(size=(20, inputs[2])).tolist()
+    values |= {"b": [1.0, 1.0, 2.0, 3.0], "s": [0.05, 0.1, 0.15, 0.2]}
+    if cell.get("pictured"):
+        values["draws"] = np.random.default_rng(0).normal(size=(20, cell["test"][2])).tolist()
     return values
 
 
@@ -214,6 +214,14 @@ def test_pictures_and_tables_come_from_records_alone(name, script, tmp_path):
     tables = (chosen.figures / f"{name}.md").read_text()
     assert ".100 +- .000" in tables or ".120 +- .000" in tables
     assert "nan" not in tables
+
+
+def test_the_spread_on_the_line_is_that_of_draws():
+    s = [0.1, 0.1, 0.5, 0.0]
+    drawn = linear._sample_line([0.0] * 4, s, 20_000, 0).std(0)
+    true = linear._sample_line([0.0] * 4, linear_fit.TRUTH.coefficient_stds, 20_000, 1).std(0)
+    # The SD of a ratio of two SDs of 20 000 draws is .007, and the ten points are independent.
+    assert linear.compare_spread(s) == pytest.approx((drawn / true).mean(), abs=0.01)
 
 
 def test_a_failed_fit_is_told_and_left_out(tmp_path):
