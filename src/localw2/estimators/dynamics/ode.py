@@ -20,6 +20,7 @@ from localw2.estimators.dynamics.parameters import LearnedParameters
 from localw2.estimators.dynamics.population.estimator import PopulationMethods
 from localw2.estimators.dynamics.population.population import Population, from_plain, to_plain
 from localw2.estimators.dynamics.simulation import SimulatedPaths
+from localw2.estimators.dynamics.table_methods import TableMethods
 from localw2.estimators.dynamics.trajectories import Rows, Trajectories, near_initial
 from localw2.estimators.judged import JudgedPaths, sketch_paths
 from localw2.losses.discrepancies import Discrepancy, SquaredW2
@@ -46,7 +47,7 @@ SAMPLED_TRAJECTORIES = 4096
 ASSIGNED_ROWS = (20, 150)
 
 
-class LocalW2ODE(JudgedPaths, PopulationMethods, stored_values.Storable, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+class LocalW2ODE(TableMethods, JudgedPaths, PopulationMethods, stored_values.Storable, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     r"""An ODE :math:`\dot y = g(t, y, \omega)` whose omega varies from trajectory to trajectory.
 
     ``fit(Y, t)`` learns the distribution of omega, and with ``field="mlp"`` the field itself, so that
