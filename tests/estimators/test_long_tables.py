@@ -108,7 +108,7 @@ def test_a_column_may_say_which_quantity_a_row_has():
     wide = {"id": [1, 1, 2], "t": [0.0, 1.0, 1.0], "a": [5.0, nan, 8.0], "b": [7.0, 6.0, nan]}
     np.testing.assert_array_equal(table.Y, LongTable.of(wide, subject="id", time="t", observed=["a", "b"]).Y)
     long["dvid"][3] = None
-    with pytest.raises(ValueError, match="row 4.*does not say of what"):
+    with pytest.raises(ValueError, match=r"row 4.*does not say of what"):
         LongTable.of(long, subject="id", time="t", observed="dv", quantity="dvid")
 
 
@@ -128,7 +128,7 @@ def test_events_say_which_cells_count():
     with pytest.raises(ValueError, match="started anew"):
         LongTable.of(rows, **roles)
     rows["evid"], rows["amt"] = [1, 1, 1, 0], [9.0, 0, 8.0, 0]
-    with pytest.raises(ValueError, match="row 2.*no amount"):
+    with pytest.raises(ValueError, match=r"row 2.*no amount"):
         LongTable.of(rows, **roles)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -37,6 +37,7 @@ class Columns:
     dose_time: float | str | None = None
     covariates: Mapping[str, str] | None = None
     inputs: Mapping[str, str] | None = None
+    y0: tuple[str, ...] | tuple[float, ...] | None = None
 
     @classmethod
     def of(
@@ -52,6 +53,7 @@ class Columns:
         dose_time: Any = None,
         covariates: Any = None,
         inputs: Any = None,
+        y0: Any = None,
     ) -> Columns:
         """Check what can be checked without the table."""
         columns = (observed,) if isinstance(observed, str) else tuple(observed)
@@ -77,11 +79,31 @@ class Columns:
         named = _by_name(covariates, "covariates"), _by_name(inputs, "inputs")
         if twice := sorted({*(named[0] or {})} & {*(named[1] or {})}):
             raise ValueError(f"{twice[0]!r} is both a covariate and an input; it can be one of them.")
-        return cls(subject, time, columns, quantity, event, dose, dose_state, duration, dose_time, *named)
+        start = _states(y0)
+        return cls(
+            subject, time, columns, quantity, event, dose, dose_state, duration, dose_time, *named, start
+        )
 
     def read(self, frame: Any, source: str = "the table") -> LongTable:
         """Read a table with these columns."""
         return _Reader(self, frame, source).read()
+
+
+def _states(y0: Any) -> tuple[str, ...] | tuple[float, ...] | None:
+    """Columns of initial states, or initial states that all subjects have."""
+    if y0 is None:
+        return None
+    if isinstance(y0, str):
+        return (y0,)
+    if isinstance(y0, list | tuple) and len(y0) and all(isinstance(name, str) for name in y0):
+        return tuple(y0)
+    states = as_array(y0 if np.ndim(y0) else [y0], "y0").astype(float)
+    if states.ndim != 1:
+        raise ValueError(
+            f"y0 has shape {states.shape}; of a table it is one state for all subjects, (d,), or the names of "
+            "the columns with the initial states of each."
+        )
+    return tuple(states.tolist())
 
 
 def _by_name(columns: Any, what: str) -> dict[str, str] | None:
@@ -154,6 +176,8 @@ class LongTable:
         covariates, inputs
             Columns, or {name in the equation: column}. A covariate has one value for each subject; what
             changes with time is an input: linear between its values, constant before and after them.
+        y0
+            The initial states: one number for each state, or the columns that hold them for each subject.
         """
         return Columns.of(**columns).read(frame, source)
 
@@ -167,10 +191,21 @@ class LongTable:
         found: Array = self._reader.constant(column, "value", "there is one for each subject.")
         return found
 
-    def states(self, y0: Any) -> Any:
-        """Initial states as ``fit`` takes them, from that or from names of columns."""
-        names = column_names(y0)
-        return y0 if names is None else np.column_stack([self.of_subjects(name) for name in names])
+    @property
+    def y0(self) -> Array | None:
+        """The initial states: (n, d) from columns, (d,) if all have the same, None if they are unknown."""
+        given = self.columns.y0
+        if given is None:
+            return None
+        if isinstance(given[0], str):
+            return np.column_stack([self.of_subjects(str(name)) for name in given])
+        return np.array(given)
+
+    def paths(self) -> list[tuple[Array, Array]]:
+        """Times (T_i,) and values (T_i, p) of each subject, without times at which nothing was observed."""
+        times = self.t if isinstance(self.t, list) else [self.t] * len(self.Y)
+        there = [np.isfinite(values).any(1) for values in self.Y]
+        return [(own[seen], values[seen]) for own, values, seen in zip(times, self.Y, there, strict=True)]
 
 
 @final
@@ -221,8 +256,8 @@ class _Reader:
             return float(cell)
         except (TypeError, ValueError):
             raise ValueError(
-                f"column {name!r} of {self.source} must be numeric, but {brief(cell)} in row {row + 1} is not "
-                "a number. Correct the cell, or code what it says as numbers."
+                f"column {name!r} of {self.source} must be numeric, but {brief(cell)} in row {row + 1} is "
+                "not a number. Correct the cell, or code what it says as numbers."
             ) from None
 
     def _complete(self, name: str, what: str) -> Array:
@@ -415,13 +450,12 @@ class _Reader:
                 )
             amounts = np.where(events == DOSE, amounts, 0.0)
         rows = np.flatnonzero(amounts)
-        if isinstance(self.columns.duration, str):
-            if len(lone := np.flatnonzero((np.nan_to_num(duration) > 0) & (amounts == 0))):
-                raise ValueError(
-                    f"row {lone[0] + 1} of {self.source} has {self.columns.duration} = "
-                    f"{duration[lone[0]]:g}, but no amount in {name!r}: it is a dose without one. Give the "
-                    "amount, or empty the duration."
-                )
+        lone = np.flatnonzero((np.nan_to_num(duration) > 0) & (amounts == 0))
+        if isinstance(self.columns.duration, str) and len(lone):
+            raise ValueError(
+                f"row {lone[0] + 1} of {self.source} has {self.columns.duration} = {duration[lone[0]]:g}, "
+                f"but no amount in {name!r}: it is a dose without one. Give the amount, or empty the duration."
+            )
         self._warn_of_repeated(amounts, rows)
         state = self._beside(self.columns.dose_state, 0)
         doses = self._check_doses(rows, amounts, np.nan_to_num(duration), state)
@@ -492,9 +526,9 @@ class _Reader:
         first = amounts[np.unique(self.number, return_index=True)[1]]
         if (amounts == first[self.number]).all():
             warnings.warn(
-                f"{self.columns.dose!r} has an amount in every row of {self.source}, the same for all rows of "
-                "a subject, so that it is given again at each of their times. If each subject had one dose, "
-                "say when: dose_time=0.",
+                f"{self.columns.dose!r} has an amount in every row of {self.source}, the same for all rows "
+                "of a subject, so that it is given again at each of their times. If each subject had one "
+                "dose, say when: dose_time=0.",
                 stacklevel=6,
             )
 
@@ -526,11 +560,3 @@ class _Reader:
 def _is_missing(cell: Any) -> bool:
     return cell is None or str(cell).strip().lower() in MISSING
 
-
-def column_names(names: Any) -> list[str] | None:
-    """Names of columns, if that is what they are, and not numbers."""
-    if isinstance(names, str):
-        return [names]
-    if isinstance(names, Sequence) and len(names) and all(isinstance(name, str) for name in names):
-        return list(names)
-    return None

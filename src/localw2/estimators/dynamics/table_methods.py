@@ -38,9 +38,9 @@ class TableMethods:
 
         A row has an observation, a dose, or both, of one subject at one time; rows may come in any order.
         ``subject``, ``time``, ``observed`` and ``dose`` name columns, see ``LongTable.of`` for them and for
-        all others. ``y0`` is that of ``fit``, with rows in the order of ``subjects_``, or names of columns
-        with the initial states of each subject; without it subjects with doses start from zero. ``t0`` is the
-        earliest time of a dose or an observation unless given. ``sample_weight`` is a column, or (n,).
+        all others. ``y0`` are the initial states, one number for each, or the columns that hold them for each
+        subject; without it subjects with doses start from zero. ``t0`` is the earliest time of a dose or an
+        observation unless given. ``sample_weight`` is a column, or (n,) in the order of ``subjects_``.
 
         The labels of the subjects are kept in ``subjects_``, and the columns in ``table_columns_``, so that
         ``individual_parameters`` and others take a frame of the same form in place of Y.
@@ -70,16 +70,17 @@ class TableMethods:
             dose_time=dose_time,
             covariates=covariates,
             inputs=inputs,
+            y0=y0,
         )
-        return self._fit_long_table(table, y0, t0, sample_weight)
+        return self._fit_long_table(table, t0, sample_weight)
 
-    def _fit_long_table(self, table: LongTable, y0: Any, t0: Any, sample_weight: Any) -> Self:
+    def _fit_long_table(self, table: LongTable, t0: Any = None, sample_weight: Any = None) -> Self:
         if table.Y is None:
             raise ValueError("observed names no column; a fit needs at least one observed quantity.")
         if isinstance(sample_weight, str):
             sample_weight = table.of_subjects(sample_weight)
         if t0 is None and table.doses is not None:
             t0 = table.first
-        self.fit(table.Y, table.t, table.states(y0), t0, sample_weight, **table.design)
+        self.fit(table.Y, table.t, table.y0, t0, sample_weight, **table.design)
         self.subjects_, self.table_columns_ = table.subjects, table.columns
         return self
