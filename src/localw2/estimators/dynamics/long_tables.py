@@ -56,7 +56,18 @@ class Columns:
         y0: Any = None,
     ) -> Columns:
         """Check what can be checked without the table."""
+        for role, name in (
+            ("subject", subject),
+            ("time", time),
+            ("quantity", quantity),
+            ("event", event),
+            ("dose", dose),
+        ):
+            if not (isinstance(name, str) or (name is None and role not in ("subject", "time"))):
+                raise ValueError(f"{role}={name!r} must be the name of a column.")
         columns = (observed,) if isinstance(observed, str) else tuple(observed)
+        if wrong := [name for name in columns if not isinstance(name, str)]:
+            raise ValueError(f"observed: {wrong[0]!r} must be the name of a column.")
         if quantity is not None and len(columns) != 1:
             raise ValueError(
                 f"quantity={quantity!r} says which quantity the one column of observations holds, but "
@@ -100,8 +111,8 @@ def _states(y0: Any) -> tuple[str, ...] | tuple[float, ...] | None:
     states = as_array(y0 if np.ndim(y0) else [y0], "y0").astype(float)
     if states.ndim != 1:
         raise ValueError(
-            f"y0 has shape {states.shape}; of a table it is one state for all subjects, (d,), or the names of "
-            "the columns with the initial states of each."
+            f"y0 has shape {states.shape}; of a table it is one state for all subjects, (d,), or the names "
+            "of the columns with the initial states of each."
         )
     return tuple(states.tolist())
 
@@ -114,6 +125,8 @@ def _by_name(columns: Any, what: str) -> dict[str, str] | None:
         columns = [columns]
     named = dict(columns) if isinstance(columns, Mapping) else {str(name): name for name in columns}
     for name, column in named.items():
+        if not isinstance(column, str):
+            raise ValueError(f"{what}: {column!r} must be the name of a column.")
         if not isinstance(name, str) or not name.isidentifier():
             raise ValueError(
                 f"{what}: the equation cannot have an argument {name!r}; give it a name of its own, as in "
@@ -454,7 +467,7 @@ class _Reader:
         if isinstance(self.columns.duration, str) and len(lone):
             raise ValueError(
                 f"row {lone[0] + 1} of {self.source} has {self.columns.duration} = {duration[lone[0]]:g}, "
-                f"but no amount in {name!r}: it is a dose without one. Give the amount, or empty the duration."
+                f"but no amount in {name!r}: it is a dose without one. Give it, or empty the duration."
             )
         self._warn_of_repeated(amounts, rows)
         state = self._beside(self.columns.dose_state, 0)
@@ -557,6 +570,19 @@ class _Reader:
         return knots, courses
 
 
+def read_table(Y: Any, t: Any, columns: Columns | None) -> LongTable | None:
+    """The table that Y is, read with these columns unless it has been read; None if it is an array."""
+    if isinstance(Y, LongTable):
+        return Y
+    if t is not None or not (hasattr(Y, "columns") or isinstance(Y, Mapping)):
+        return None
+    if columns is None:
+        raise ValueError(
+            "this model was not fitted by fit_table, so that it does not know the columns; read the table "
+            "with LongTable.of(frame, subject=..., time=..., observed=...)."
+        )
+    return columns.read(Y)
+
+
 def _is_missing(cell: Any) -> bool:
     return cell is None or str(cell).strip().lower() in MISSING
-

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any, Self
 
 from localw2.estimators.dynamics.long_tables import Columns, LongTable
@@ -84,3 +85,13 @@ class TableMethods:
         self.fit(table.Y, table.t, table.y0, t0, sample_weight, **table.design)
         self.subjects_, self.table_columns_ = table.subjects, table.columns
         return self
+
+    def _plain_columns(self) -> dict[str, Any] | None:
+        """The columns as plain values, for a file."""
+        columns = getattr(self, "table_columns_", None)
+        return None if columns is None else asdict(columns)
+
+    def _keep_columns(self, plain: Any) -> None:
+        """Take over columns from a file, checked as those of a user."""
+        if plain is not None:
+            self.table_columns_ = Columns.of(**plain)
