@@ -135,7 +135,6 @@ def _draw_residuals(ax: Any, x: Array, residual: Array, below: Array) -> None:
 def individual_fits(
     predictions: Any,
     data: Any,
-    population: Any = None,
     quantity: int = 0,
     coverage: float = 0.9,
     name: str = "y",
@@ -145,9 +144,8 @@ def individual_fits(
     """Draw single subjects: observations, their own prediction with its band, and that of the population.
 
     ``predictions`` is ``LocalW2ODE.individual_predictions``; ``data`` are pairs of times (T_i,) and values
-    (T_i, p) for each subject, such as ``LongTable.paths()``; ``population`` (n, T, p) is the mean of the
-    population at the times of the predictions, if it shall be drawn. There is a panel for each of the first
-    16 subjects. Returns their Axes.
+    (T_i, p) for each subject, such as ``LongTable.paths()``. There is a panel for each of the first 16
+    subjects. Returns their Axes.
     """
     n = min(len(predictions.subjects), MOST_SUBJECTS)
     if len(data) != len(predictions.subjects):
@@ -175,9 +173,8 @@ def individual_fits(
         style = {"color": MODEL, "alpha": 0.25, "lw": 0, "label": f"individual, {100 * coverage:.0f} % band"}
         ax.fill_between(at[known], lower[i][known], upper[i][known], **style)
         ax.plot(at[known], mean[i][known], color=MODEL, lw=1.6, label="individual")
-        if population is not None:
-            own = np.asarray(population)[i, known, quantity]
-            ax.plot(at[known], own, color=TRUTH, lw=1.1, ls="--", label="population, mean")
+        own = predictions.population[i, known, quantity]
+        ax.plot(at[known], own, color=TRUTH, lw=1.1, ls="--", label="population, mean")
         times, values = data[i]
         seen = np.isfinite(values[:, quantity])
         ax.plot(times[seen], values[seen, quantity], ".", ms=5, color=_INK, label="observed", zorder=3)

@@ -25,7 +25,7 @@ class JudgedPaths:
     n_observed_: int
     t0_: float
     sample: Callable[..., Array]
-    _observed: Callable[..., Observed]
+    read_subjects: Callable[..., Observed]
     _repeat: Callable[..., Array]
     _limited: Callable[[Array], Array]
 
@@ -55,7 +55,7 @@ class JudgedPaths:
         rng = np.random.default_rng(draw_seed(random_state))
         if getattr(self, "population_", None) is not None:
             Y = read_table(Y, t, getattr(self, "table_columns_", None)) or Y
-            seen = self._observed(Y, t, y0, doses, covariates, inputs)
+            seen = self.read_subjects(Y, t, y0, doses, covariates, inputs)
             x, names, y, samples = self._judge_subjects(seen, n_times, n_samples, rng)
             settings = {"names": names} | settings
         else:

@@ -268,9 +268,11 @@ class _Reader:
         try:
             return float(cell)
         except (TypeError, ValueError):
+            comma = " (If its comma is a decimal comma, say so where the file is read.)"
             raise ValueError(
                 f"column {name!r} of {self.source} must be numeric, but {brief(cell)} in row {row + 1} is "
                 "not a number. Correct the cell, or code what it says as numbers."
+                f"{comma if ',' in str(cell) else ''}"
             ) from None
 
     def _complete(self, name: str, what: str) -> Array:

@@ -20,9 +20,9 @@ class TableMethods:
         self,
         frame: Any,
         *,
-        subject: str,
-        time: str,
-        observed: Any,
+        subject: str | None = None,
+        time: str | None = None,
+        observed: Any = None,
         dose: str | None = None,
         dose_state: Any = 0,
         duration: Any = None,
@@ -35,7 +35,7 @@ class TableMethods:
         event: str | None = None,
         dose_time: Any = None,
     ) -> Self:
-        """Learn from a long table: a pandas or polars frame, or a dict of columns.
+        """Learn from a long table: a pandas or polars frame, a dict of columns, or a ``LongTable``.
 
         A row has an observation, a dose, or both, of one subject at one time; rows may come in any order.
         ``subject``, ``time``, ``observed`` and ``dose`` name columns, see ``LongTable.of`` for them and for
@@ -58,21 +58,24 @@ class TableMethods:
         >>> abs(model.population_.find("k", "typical").value - 2.0) < 0.3, len(model.subjects_)
         (True, 30)
         """
-        table = LongTable.of(
-            frame,
-            subject=subject,
-            time=time,
-            observed=observed,
-            quantity=quantity,
-            event=event,
-            dose=dose,
-            dose_state=dose_state,
-            duration=duration,
-            dose_time=dose_time,
-            covariates=covariates,
-            inputs=inputs,
-            y0=y0,
-        )
+        named = {"subject": subject, "time": time, "observed": observed}
+        if not isinstance(frame, LongTable) and (missing := [name for name in named if named[name] is None]):
+            raise ValueError(f"name the column of {missing[0]}, as in fit_table(frame, subject='ID', ...).")
+        others = {
+            "dose": dose,
+            "duration": duration,
+            "covariates": covariates,
+            "inputs": inputs,
+            "y0": y0,
+            "quantity": quantity,
+            "event": event,
+            "dose_time": dose_time,
+        }
+        if isinstance(frame, LongTable):
+            if given := [name for name, value in (named | others).items() if value is not None]:
+                raise ValueError(f"{given[0]} would be ignored: a LongTable has been read.")
+            return self._fit_long_table(frame, t0, sample_weight)
+        table = LongTable.of(frame, **named, **others, dose_state=dose_state)
         return self._fit_long_table(table, t0, sample_weight)
 
     def _fit_long_table(self, table: LongTable, t0: Any = None, sample_weight: Any = None) -> Self:

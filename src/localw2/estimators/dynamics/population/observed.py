@@ -67,6 +67,13 @@ class Observed:
             there = np.ones(times.shape, bool)
         return make_cohort(times, there, self.initial, self.t0, *self.design.values())
 
+    def paths(self) -> list[tuple[Array, Array]]:
+        """Times (T_i,) and values (T_i, p) of each subject."""
+        return [
+            (times[there] + self.t0, values[there])
+            for times, there, values in zip(self.times, self.there, self.values, strict=True)
+        ]
+
     def amounts(self) -> Array:
         """All that was given to each subject (n,)."""
         doses = Doses.of(self.design["doses"], len(self.times), self.initial.shape[1])

@@ -15,9 +15,11 @@ from localw2._validation import Array, check_probability
 class IndividualPredictions:
     """Draws (S, n, T, p) of the trajectories of n subjects with labels, given their observations.
 
-    ``times`` is (n, T); where a subject has fewer times than others, both are NaN.
+    ``times`` is (n, T); where a subject has fewer times than others, all are NaN. ``population`` (n, T, p) is
+    the mean of other subjects with the same doses, covariates and inputs.
 
-    >>> found = IndividualPredictions(["a"], np.array([[0.0, 1.0]]), np.arange(8.0).reshape(4, 1, 2, 1))
+    >>> draws = np.arange(8.0).reshape(4, 1, 2, 1)
+    >>> found = IndividualPredictions(["a"], np.array([[0.0, 1.0]]), draws, draws[0] + 2)
     >>> found.mean[..., 0], found.interval(0.5)[1][..., 0]
     (array([[3., 4.]]), array([[4.5, 5.5]]))
     """
@@ -25,6 +27,7 @@ class IndividualPredictions:
     subjects: list[Any]
     times: Array
     samples: Array
+    population: Array
 
     @property
     def mean(self) -> Array:

@@ -52,7 +52,7 @@ class SubjectMethods(PopulationMethods):
         The arguments are those of ``fit``, of these subjects or others; or Y is a ``LongTable``, or, after
         ``fit_table``, a frame with the same columns.
         """
-        seen = self._observed(Y, t, y0, doses, covariates, inputs)
+        seen = self.read_subjects(Y, t, y0, doses, covariates, inputs)
         scores, effective = self._posterior(seen, n_samples, settings.draw_seed(random_state))
         drawn = self._own_field().law.values_of(scores.flatten(0, 1))
         samples = {name: v.detach().unflatten(0, scores.shape[:2]).numpy() for name, v in drawn.items()}
@@ -78,7 +78,7 @@ class SubjectMethods(PopulationMethods):
         100 times up to the last observation of all, and "observed" for each subject's own times. With
         ``measured`` draws have errors of measurement, as a new observation would.
         """
-        seen = self._observed(Y, t, y0, doses, covariates, inputs)
+        seen = self.read_subjects(Y, t, y0, doses, covariates, inputs)
         own = isinstance(at, str)
         if own and at != "observed":
             raise ValueError(f"at={at!r} is unknown; give times, or 'observed'.")
@@ -90,11 +90,12 @@ class SubjectMethods(PopulationMethods):
         if measured:
             assert self._noise is not None
             exact = self._noise.draw(exact, torch.Generator().manual_seed(seed + 1))
-        samples, shown = exact.numpy(), np.broadcast_to(0.0 if times is None else times, exact.shape[1:3])
-        if times is None:
-            samples = np.where(seen.there[..., None], samples, np.nan)
-            shown = np.where(seen.there, seen.times + seen.t0, np.nan)
-        return IndividualPredictions(seen.subjects, np.array(shown), samples)
+        samples, mean = exact.numpy(), self._follow_population(seen, times, n_samples, seed).mean(0)
+        if times is not None:
+            return IndividualPredictions(seen.subjects, np.tile(times, (len(mean), 1)), samples, mean)
+        samples, mean = (np.where(seen.there[..., None], part, np.nan) for part in (samples, mean))
+        shown = np.where(seen.there, seen.times + seen.t0, np.nan)
+        return IndividualPredictions(seen.subjects, shown, samples, mean)
 
     def predictive_check(
         self,
@@ -120,7 +121,7 @@ class SubjectMethods(PopulationMethods):
         scaled to the median prediction of their bin, so that differences in dose do not hide others (for
         positive quantities). Draw it by ``plots.predictive_check``.
         """
-        seen = self._observed(Y, t, y0, doses, covariates, inputs)
+        seen = self.read_subjects(Y, t, y0, doses, covariates, inputs)
         check_count(n_samples, "n_samples", 20, why="fewer data sets do not show an interval")
         draws = self._repeat(seen, n_samples, settings.draw_seed(random_state))
         return PredictiveCheck.of(
@@ -151,7 +152,7 @@ class SubjectMethods(PopulationMethods):
 
         Draw them by ``plots.residuals``.
         """
-        seen = self._observed(Y, t, y0, doses, covariates, inputs)
+        seen = self.read_subjects(Y, t, y0, doses, covariates, inputs)
         check_count(n_samples, "n_samples", 20, why="fewer draws do not show a rank")
         seed = settings.draw_seed(random_state)
         draws = self._repeat(seen, n_samples, seed)
@@ -172,12 +173,16 @@ class SubjectMethods(PopulationMethods):
             np.random.default_rng(seed),
         )
 
-    def _own_field(self) -> FunctionField:
-        field = self.model_.field
-        assert isinstance(field, FunctionField)
-        return field
-
-    def _observed(self, Y: Any, t: Any, y0: Any, doses: Any, covariates: Any, inputs: Any) -> Observed:
+    def read_subjects(
+        self,
+        Y: Any,
+        t: Any = None,
+        y0: Any = None,
+        doses: Any = None,
+        covariates: Any = None,
+        inputs: Any = None,
+    ) -> Observed:
+        """The subjects of arrays or of a table as the methods above see them, checked against the fit."""
         check_is_fitted(self, "model_")
         if getattr(self, "population_", None) is None:
             raise ValueError(
@@ -193,6 +198,11 @@ class SubjectMethods(PopulationMethods):
                 f"there are {seen.values.shape[2]} observed quantities, but {self.n_observed_} in the fit."
             )
         return seen
+
+    def _own_field(self) -> FunctionField:
+        field = self.model_.field
+        assert isinstance(field, FunctionField)
+        return field
 
     def _posterior(self, seen: Observed, n_samples: int, seed: int) -> tuple[Tensor, Tensor]:
         """Scores (S, n, k) of the subjects' parameters, and effective numbers of draws (n,)."""
@@ -222,6 +232,13 @@ class SubjectMethods(PopulationMethods):
         """Data sets (S, n, T, p) of new subjects with the same design."""
         equation = self._equation(seen.cohort(), torch.tensor(np.isfinite(seen.values)))
         return SimulatedCohort(equation, self._noise, self.quantification_limit, n_samples, seed).sample()
+
+    def _follow_population(self, seen: Observed, at: Array | None, n_samples: int, seed: int) -> Array:
+        """What new subjects with the same design would show at times ``at`` without error (S, n, T, p)."""
+        cohort = seen.cohort(at)
+        mask = torch.ones((*cohort.clock.places.shape, self.n_observed_), dtype=torch.bool)
+        equation = self._equation(cohort, mask)
+        return SimulatedCohort(equation, None, None, n_samples, seed).sample()
 
     def _limited(self, values: Array) -> Array:
         """Values with those below the limit at the limit, as simulated ones are."""
