@@ -245,6 +245,8 @@ class TestSubjects:
         assert abs(slope.value - 0.01) < 4 * slope.error
         assert slope.error == pytest.approx(0.2 / (60**0.5 * weight.std()), rel=0.6)
         assert model.population_.find("ke", "spread").value == pytest.approx(0.2, rel=4 * (2 * n) ** -0.5)
+        # Each subject's data tell its ke well, whatever its weight says.
+        assert 0 <= model.population_.shrinkage["ke"] + 0.1 < 0.3
         heavy, light = (
             model.sample(
                 None, [4.0], 2000, 0, doses={"time": [0.0], "amount": [5.0]}, covariates={"weight": [w]}
@@ -254,6 +256,28 @@ class TestSubjects:
         assert np.median(heavy) < np.median(light)
         with pytest.raises(ValueError, match="needs weight"):
             model.sample(None, [4.0], 1, doses={"time": [0.0], "amount": [5.0]})
+
+    def test_what_is_observed_may_depend_on_parameters_and_covariates(self):
+        rng = np.random.default_rng(4)
+        n, t = 12, np.array([0.5, 1.0, 2.0, 4.0])
+        volume = rng.uniform(10, 30, n)
+        Y = 100 / volume[:, None] * np.exp(-np.exp(rng.normal(-1, 0.2, (n, 1))) * t)
+        Y += 0.05 * rng.normal(size=Y.shape)
+        settings = {"noise": "additive", "random_state": 0, "max_epochs": 10}
+        doses = {"subject": np.arange(n), "time": np.zeros(n), "amount": np.full(n, 100.0)}
+        found = []
+        for observe, given in ((lambda y, V: y / V, doses), (None, doses | {"amount": 100 / volume})):
+            model = LocalW2ODE(lambda t, y, ke: -ke * y, {"ke": LogNormal(0.3, 0.1)}, observe, **settings)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # 12 subjects
+                model.fit(Y, t, y0=0.0, t0=0.0, doses=given, covariates={"V": volume})
+            found.append(model.parameters_.mean["ke"])
+        assert found[0] == pytest.approx(found[1], rel=1e-4)  # tolerances of the solver
+        model = LocalW2ODE(lambda t, y, ke: -ke * y, {"ke": 0.3}, lambda y, v: y / v, noise=0.1)
+        with pytest.raises(ValueError, match="'v' beside the states"):
+            model.fit(Y, t, y0=0.0, t0=0.0, doses=doses)
+        with pytest.raises(ValueError, match="observe with V"):
+            LocalW2ODE(observe=lambda y, V: y / V).fit(Y, t, y0=0.0)
 
     def test_initial_states_are_learned_where_noise_hides_them(self):
         rng = np.random.default_rng(2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
@@ -83,7 +84,7 @@ class Cohort:
 
         states = solver.solve_clock(slopes, self.start(field, values, rows), self.clock, rows, self.t0)
         own = states.gather(1, self.clock.places[rows][..., None].expand(-1, -1, states.shape[2]))
-        return own if observe is None else observe(own)
+        return own if observe is None else see(observe, own, named)
 
     def start(self, field: FunctionField, values: Mapping[str, Tensor], rows: Tensor) -> Tensor:
         """The initial states (m, d) of subjects, of which some may be parameters."""
@@ -94,6 +95,36 @@ class Cohort:
         for name in field.initial_names:
             columns[state_of(name)] = values[name]
         return torch.stack(columns, 1)
+
+
+def observed_names(observe: Observe | None) -> list[str]:
+    """The parameters and covariates that ``observe(y, V)`` takes beside the states.
+
+    >>> observed_names(lambda y: y[..., :1]), observed_names(lambda y, V: y / V)
+    ([], ['V'])
+    """
+    try:
+        arguments = [] if observe is None else list(inspect.signature(observe).parameters.values())
+    except (TypeError, ValueError):  # of a builtin: it takes the states
+        return []
+    return [
+        p.name
+        for p in arguments[1:]
+        if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    ]
+
+
+def see(observe: Observe, states: Tensor, values: Mapping[str, Tensor]) -> Tensor:
+    """What is observed of states (m, T, d); a function that takes named numbers sees one subject at a time.
+
+    >>> see(lambda y, V: y / V, torch.ones(2, 3, 1), {"V": torch.tensor([1.0, 4.0])})[:, 0, 0]
+    tensor([1.0000, 0.2500])
+    """
+    names = observed_names(observe)
+    if not names:
+        return observe(states)
+    mapped: Tensor = torch.vmap(lambda y, own: observe(y, **own))(states, {n: values[n] for n in names})
+    return mapped
 
 
 def state_of(name: str) -> int:

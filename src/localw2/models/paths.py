@@ -22,7 +22,7 @@ MAX_KNOTS = 2048
 ACCEPTED = 1e-3
 
 # Maps states (..., d) to observations (..., p).
-Observe = Callable[[Tensor], Tensor]
+Observe = Callable[..., Tensor]
 
 
 @final

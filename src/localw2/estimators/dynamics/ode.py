@@ -66,6 +66,8 @@ class LocalW2ODE(TableMethods, JudgedPaths, SubjectMethods, stored_values.Storab
         so on, or a number, the guess of a Gaussian's mean. None makes all arguments after (t, y) Gaussian.
     observe : function or None
         The observed part of the states, (..., d) -> (..., p); None observes all. It needs ``y0`` in ``fit``.
+        With further arguments, as in ``lambda y, V: y / V``, it sees the states (T, d) of one trajectory and
+        its parameters and covariates of these names.
     linked : bool
         Rows of Y are trajectories: compare where they are and how they continue, at pairs of times. False
         compares each time separately, as printed and as unpaired snapshots need.

@@ -26,7 +26,7 @@ from localw2.estimators.dynamics.population.learning import (
 )
 from localw2.estimators.dynamics.population.sampling import SimulatedCohort, count_subjects, spread_times
 from localw2.estimators.dynamics.trajectories import Trajectories
-from localw2.models.cohort import state_of
+from localw2.models.cohort import observed_names, state_of
 from localw2.models.fields import FunctionField, is_initial, parameter_names
 from localw2.models.laws import PushForward, as_laws
 from localw2.models.measurement import check_noise
@@ -159,6 +159,7 @@ class PopulationMethods:
         given = {"doses": doses, "covariates": covariates, "inputs": inputs}
         named = [name for name, value in given.items() if value is not None]
         if isinstance(self.field, str):
+            named += [f"observe with {name}" for name in observed_names(self.observe)]
             if named or self.quantification_limit is not None:
                 what = named[0] if named else "quantification_limit"
                 raise ValueError(
@@ -166,7 +167,8 @@ class PopulationMethods:
                 )
             return False
         limited = self.quantification_limit is not None
-        return bool(named) or limited or self.noise is not None or bool(self._initial_laws())
+        by_name = bool(self._initial_laws() or observed_names(self.observe))
+        return bool(named) or limited or self.noise is not None or by_name
 
     def summary(self) -> str:
         """Typical values, spread between subjects, correlations, effects and noise, with standard errors.

@@ -18,7 +18,7 @@ from localw2.estimators.dynamics.population.individuals import Anchor, Equation,
 from localw2.estimators.dynamics.population.population import Population, Quantity
 from localw2.estimators.dynamics.population.simulated import OBSERVED_STEPS, SimulatedSubjects
 from localw2.estimators.dynamics.population.uncertainty import describe, gaussian_like, jackknife, propagate
-from localw2.models.cohort import Cohort, state_of
+from localw2.models.cohort import Cohort, observed_names, state_of
 from localw2.models.fields import FunctionField, is_initial
 from localw2.models.laws import LogNormal, Normal
 from localw2.models.measurement import MeasurementNoise
@@ -145,6 +145,11 @@ def learn(
 ) -> Learned:
     """Learn laws and noise from observations y (n, T, p), NaN where there is none."""
     check_laws(laws, cohort)
+    if unknown := [n for n in observed_names(observe) if n not in laws and n not in cohort.covariates]:
+        raise ValueError(
+            f"observe takes {unknown[0]!r} beside the states, which is neither a parameter "
+            f"({', '.join(laws)}) nor a covariate ({', '.join(cohort.covariates) or 'none were given'})."
+        )
     seen = torch.tensor(np.isfinite(y))
     target = torch.tensor(np.nan_to_num(y))
     bound = None if limit is None else torch.tensor(limit, dtype=target.dtype)
@@ -188,8 +193,8 @@ def _check_function(equation: Equation) -> None:
         raise
     except Exception as error:  # a user's function can raise anything
         raise ValueError(
-            f"the field failed at the initial guess: {error!r}. It is called with one state y (d,) of "
-            "float64: use torch's functions on it (not numpy's) and torch.where instead of if."
+            f"the field or observe failed at the initial guess: {error!r}. The field is called with one "
+            "state y (d,) of float64: use torch's functions on it (not numpy's), torch.where instead of if."
         ) from error
     if seen.shape != equation.seen.shape:
         n, times, p = equation.seen.shape
@@ -251,8 +256,11 @@ def _summarise(
         found += _describe_noise(model.noise, covariance, learned)
     drawn = law.factor.tril().square().sum(1).sqrt().detach()
     names = list(own.laws)
+    apart = fits.scores
+    if model.covariates is not None and law.slopes is not None:  # around what covariates tell
+        apart = apart - model.covariates @ (law.slopes * law.linked).T.detach()
     shrinkage = {
-        name: 1 - float(fits.scores[:, names.index(name)].std() / drawn[place].clamp_min(1e-12))
+        name: 1 - float(apart[:, names.index(name)].std() / drawn[place].clamp_min(1e-12))
         for place, name in enumerate(law.random_names)
     }
     seen = int(model.equation.seen.sum())
