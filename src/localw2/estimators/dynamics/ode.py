@@ -20,7 +20,7 @@ from localw2.estimators.dynamics.parameters import LearnedParameters
 from localw2.estimators.dynamics.population.estimator import PopulationMethods
 from localw2.estimators.dynamics.population.population import Population, from_plain, to_plain
 from localw2.estimators.dynamics.simulation import SimulatedPaths
-from localw2.estimators.dynamics.trajectories import Rows, Trajectories, near_initial
+from localw2.estimators.dynamics.trajectories import Rows, Trajectories, leave_out_strays, near_initial
 from localw2.estimators.judged import JudgedPaths, sketch_paths
 from localw2.losses.discrepancies import Discrepancy, SquaredW2
 from localw2.losses.objective import Objective
@@ -231,7 +231,9 @@ class LocalW2ODE(JudgedPaths, PopulationMethods, stored_values.Storable, BaseEst
         kept, weights = None, None
         if sample_weight is not None:
             kept, weights = settings.keep_weighted(sample_weight, len(Y), "trajectories")
-        if self._is_population(doses, covariates, inputs):
+        population = self._is_population(doses, covariates, inputs)
+        Y, t, kept, weights = leave_out_strays(Y, t, kept, weights, starts=y0 is None and not population)
+        if population:
             return self._fit_population(Y, t, y0, t0, kept, weights, doses, covariates, inputs)
         data = Trajectories.of(Y, t, y0, t0, self.observe is None, kept)
         settings.check_range(
