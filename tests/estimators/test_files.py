@@ -197,6 +197,18 @@ def test_work_that_no_refit_could_finish_is_not_taken_over(tmp_path):
     np.testing.assert_array_equal(loaded.predict(x), model.predict(x))
 
 
+def test_a_network_is_no_population(tmp_path):
+    """Its draws would look for named parameters, and end in an AssertionError."""
+    y = np.random.default_rng(0).normal(size=(6, 4, 1)).cumsum(1)
+    stored = LocalW2ODE(width=4, max_epochs=1, random_state=0).fit(y, np.arange(4.0)).to_stored()
+    plain = {"quantities": [], "shrinkage": {}, "two_stage": None, "logarithmic": []}
+    stored.settings["population"] = plain | {"n_subjects": 6, "n_observations": 24}
+    write(tmp_path / "model", stored)
+    with pytest.raises(ValueError, match="population") as caught:
+        load(tmp_path / "model")
+    assert str(tmp_path / "model") in str(caught.value)
+
+
 def test_a_tiny_step_of_an_ode_costs_nothing(tmp_path):
     y = np.random.default_rng(0).normal(size=(6, 4, 1)).cumsum(1)
     model = LocalW2ODE(width=4, max_epochs=1, method="euler", step_size=0.5, random_state=0)

@@ -418,6 +418,8 @@ class LocalW2ODE(JudgedPaths, PopulationMethods, stored_values.Storable, BaseEst
             )
             noise = storing.restore_noise(plain.get("noise"), tensors, n_observed)
             described = plain.get("population")
+            if described is not None and laws is None:
+                raise ValueError("a network stands where the equation of a population is expected.")
             population = None if described is None else from_plain(described)
             estimator._keep(ode, fit, seen, n_observed, seed, noise, population)
         return estimator

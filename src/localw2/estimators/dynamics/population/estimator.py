@@ -204,11 +204,12 @@ class PopulationMethods:
             raise ValueError(
                 "individual_parameters weighs parameters by the errors of measurement; fit with noise=."
             )
+        field = self.model_.field
+        if not isinstance(field, FunctionField):
+            raise ValueError("individual_parameters is for named parameters; a network has none.")
         data = Trajectories.of(Y, t, self._whole_start(y0), self.t0_, self.observe is None, None, True, 1)
         times, there, values = data.padded()
         cohort = make_cohort(times, there, data.initial, data.t0, doses, covariates, inputs)
-        field = self.model_.field
-        assert isinstance(field, FunctionField)
         equation = Equation(field, self._solver(), self.observe, cohort, torch.tensor(np.isfinite(values)))
         limit = None if self.quantification_limit is None else torch.tensor(self.quantification_limit)
         target = torch.tensor(np.nan_to_num(values))
