@@ -76,9 +76,8 @@ class Watch:
         self._case, self._watching = case, True
         self._refitting, self._start = False, time.process_time()
         signal.setitimer(signal.ITIMER_PROF, LIMIT)
-        faulthandler.dump_traceback_later(
-            60 * LIMIT, exit=True
-        )  # if it waits, or compiled code never returns
+        # Seconds of the clock: if it waits, or compiled code never returns.
+        faulthandler.dump_traceback_later(60 * LIMIT, exit=True)
         try:
             act()
         except Slow:
