@@ -256,10 +256,14 @@ def copies(folder, tmp_path, monkeypatch):
         ("report m.lw2 m.lw2.held-out.csv --out {}", "m.lw2"),
         ("fit data.csv --target strength --config settings.csv --out {}", "settings.csv"),
         ("ode fit data.csv --id day --time age --states water --out {}", "data.csv"),
+        ("predict model.csv data.csv --out {}", "model.csv"),
+        ("sample model.csv data.csv --out {}", "model.csv"),
+        ("ode sample model.csv --initial 0 --times 0,1 --out {}", "model.csv"),
     ],
 )
 def test_nothing_is_written_over_what_is_read(copies, command, read, way):
     Path("settings.csv").write_text("seed = 1\n")
+    shutil.copy("m.lw2", "model.csv")
     before = {path.name: path.read_bytes() for path in Path(".").iterdir()}
     target = LINKS[way](Path(read), Path(read))
     message = failing(command.format(target), code=2)

@@ -122,16 +122,21 @@ def test_a_file_holds_what_was_fitted_whatever_the_parameters_say_now(tmp_path, 
     np.testing.assert_array_equal(load(tmp_path / "again").predict(x), model.predict(x))
 
 
-def test_a_file_sets_no_parameter_of_an_object_inside(tmp_path):
+def test_a_file_sets_no_parameter_of_an_object_inside(tmp_path, bootstrapped):
     """base__memory would make a refit read pickles from a folder that the file's author chose."""
-    x, y = np.random.default_rng(0).normal(size=(2, 40, 1))
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(2, 40, 1))
     base = make_pipeline(StandardScaler(), Ridge())
     model = LocalW2Regressor("balls", base, random_state=0).fit(x, y[:, 0])
-    for name, value in (("base__memory", str(tmp_path)), ("base__ridge__alpha", 2.0), ("evil", 1)):
-        stored = model.to_stored()
-        stored.settings["parameters"][name] = value
-        with pytest.raises(ValueError, match=name):
-            LocalW2Regressor.from_stored(stored)
+    ode = LocalW2ODE(width=4, max_epochs=1, random_state=0)
+    ode.fit(rng.normal(size=(6, 4, 1)).cumsum(1), np.arange(4.0))
+    names = {model: ("base__memory", "base__ridge__alpha", "evil"), bootstrapped: ("norm__a", "evil")}
+    for each, unknown in (names | {ode: ("field__a", "evil")}).items():
+        for name in unknown:
+            stored = each.to_stored()
+            stored.settings["parameters"][name] = str(tmp_path)
+            with pytest.raises(ValueError, match=name):
+                type(each).from_stored(stored)
     assert not any(tmp_path.iterdir())
 
 
@@ -190,6 +195,18 @@ def test_work_that_no_refit_could_finish_is_not_taken_over(tmp_path):
         loaded = LocalW2Regressor.from_stored(stored)
     assert loaded.law.epochs == Network().epochs
     np.testing.assert_array_equal(loaded.predict(x), model.predict(x))
+
+
+def test_a_network_is_no_population(tmp_path):
+    """Its draws would look for named parameters, and end in an AssertionError."""
+    y = np.random.default_rng(0).normal(size=(6, 4, 1)).cumsum(1)
+    stored = LocalW2ODE(width=4, max_epochs=1, random_state=0).fit(y, np.arange(4.0)).to_stored()
+    plain = {"quantities": [], "shrinkage": {}, "two_stage": None, "logarithmic": []}
+    stored.settings["population"] = plain | {"n_subjects": 6, "n_observations": 24}
+    write(tmp_path / "model", stored)
+    with pytest.raises(ValueError, match="population") as caught:
+        load(tmp_path / "model")
+    assert str(tmp_path / "model") in str(caught.value)
 
 
 def test_a_tiny_step_of_an_ode_costs_nothing(tmp_path):

@@ -416,6 +416,9 @@ class TestSubjects:
         for ask in (model.sample, model.predict_distribution):
             with pytest.raises(ValueError, match="doses would be ignored"):
                 ask([0.0], [0.0, 1.0], doses={"time": [0.0], "amount": [1.0]})
+        network = LocalW2ODE(noise=0.1, width=4, max_epochs=1, random_state=0).fit(Y, np.r_[0.0, T], [0.0])
+        with pytest.raises(ValueError, match="a network has none"):
+            network.individual_parameters(Y, np.r_[0.0, T], [0.0])
 
 
 class TestNetworks:

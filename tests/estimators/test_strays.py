@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
 
-from localw2 import LocalW2Regressor, Nearest, Network, RandomCoefficientRegressor
+from localw2 import LocalW2ODE, LocalW2Regressor, Nearest, Network, Normal, RandomCoefficientRegressor
+from localw2.estimators.dynamics.trajectories import leave_out_strays
 from localw2.estimators.strays import find_strays
 
 
@@ -86,3 +87,73 @@ def test_up_to_one_in_a_hundred_rows():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         LocalW2Regressor("balls", Ridge(), random_state=0).fit(*rows(40))
+
+
+TIMES = np.linspace(0, 2, 9)
+
+
+def decay(t, y, k):
+    return -k * y
+
+
+def paths(n=20, seed=0):
+    rng = np.random.default_rng(seed)
+    start, rate = rng.uniform(0.9, 1.1, (n, 1)), rng.uniform(0.5, 1, (n, 1))
+    return start * np.exp(-rate * TIMES)
+
+
+def draws_of(model):
+    return model.sample([1.0], TIMES, 3, random_state=0)
+
+
+FIELDS = {
+    "a network": {"width": 4, "max_epochs": 3},
+    "an equation": {"field": decay, "parameters": {"k": Normal(0.7, 0.1)}, "max_epochs": 3},
+    "a population": {
+        "field": decay,
+        "parameters": {"k": Normal(0.7, 0.1)},
+        "noise": "additive",
+        "max_epochs": 3,
+    },
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*may not have converged", "ignore:these data do not tell")
+@pytest.mark.parametrize("kind", FIELDS)
+def test_a_wrong_observation_of_a_trajectory_counts_as_missing(kind):
+    wrong, gap = paths(), paths()
+    wrong[7, 4], gap[7, 4] = 1e6, np.nan
+    settings = FIELDS[kind] | {"random_state": 0}
+    with pytest.warns(UserWarning, match=r"trajectory 7 at t = 1, with y = 1e\+06, is left out"):
+        model = LocalW2ODE(**settings).fit(wrong, TIMES)
+    np.testing.assert_array_equal(draws_of(model), draws_of(LocalW2ODE(**settings).fit(gap, TIMES)))
+
+
+def test_a_trajectory_that_starts_wrong_is_left_out():
+    y = paths()
+    wrong = y.copy()
+    wrong[7, 0] = -1e6
+    settings, weights = FIELDS["a network"] | {"random_state": 0}, np.arange(1.0, 21)
+    with pytest.warns(UserWarning, match="all else of trajectory 7"):
+        model = LocalW2ODE(**settings).fit(wrong, TIMES, sample_weight=weights)
+    alone = LocalW2ODE(**settings).fit(np.delete(y, 7, 0), TIMES, sample_weight=np.delete(weights, 7))
+    np.testing.assert_allclose(draws_of(model), draws_of(alone), rtol=1e-4)
+    # A given initial state is kept, and only the observation is missing.
+    with pytest.warns(UserWarning, match="trajectory 7 at t = 0, with y = -1e.06, is left out of the fit:"):
+        LocalW2ODE(**settings).fit(wrong, TIMES, y[:, 0])
+
+
+def test_growth_and_unequal_lengths_are_left_alone():
+    """One of 200 grows faster than all others: its last observations are far out, one after the other."""
+    y = np.exp(np.linspace(0, 1, 200)[:, None] * TIMES)
+    y[3] = np.exp(10 * TIMES)
+    for given in ((y, TIMES), ([*y[:-1], y[-1, :5]], [TIMES] * 199 + [TIMES[:5]])):
+        assert leave_out_strays(*given, None, None, True)[0] is given[0]
+    y[3] = y[4]
+    y[3, 2] = 1e6
+    given = [*y[:-1], y[-1, :5]], [TIMES] * 199 + [TIMES[:5]]
+    with pytest.warns(UserWarning, match="trajectory 3 at t = 0.5"):
+        found, times, kept, weights = leave_out_strays(*given, None, None, True)
+    assert np.isnan(found[3][2]).all()
+    assert sum(int(np.isnan(path).sum()) for path in found) == 1
+    assert (len(times[-1]), kept, weights) == (5, None, None)

@@ -22,7 +22,7 @@ from localw2.estimators.dynamics.population.population import Population, from_p
 from localw2.estimators.dynamics.population.subject_methods import SubjectMethods
 from localw2.estimators.dynamics.simulation import SimulatedPaths
 from localw2.estimators.dynamics.table_methods import TableMethods
-from localw2.estimators.dynamics.trajectories import Rows, Trajectories, near_initial
+from localw2.estimators.dynamics.trajectories import Rows, Trajectories, leave_out_strays, near_initial
 from localw2.losses.discrepancies import Discrepancy, SquaredW2
 from localw2.losses.objective import Objective
 from localw2.models.fields import FunctionField, NetworkField, RandomField, parameter_names
@@ -234,7 +234,9 @@ class LocalW2ODE(TableMethods, JudgedPaths, SubjectMethods, stored_values.Storab
         kept, weights = None, None
         if sample_weight is not None:
             kept, weights = settings.keep_weighted(sample_weight, len(Y), "trajectories")
-        if self._is_population(doses, covariates, inputs):
+        population = self._is_population(doses, covariates, inputs)
+        Y, t, kept, weights = leave_out_strays(Y, t, kept, weights, starts=y0 is None and not population)
+        if population:
             return self._fit_population(Y, t, y0, t0, kept, weights, doses, covariates, inputs)
         data = Trajectories.of(Y, t, y0, t0, self.observe is None, kept)
         settings.check_range(
@@ -441,6 +443,8 @@ class LocalW2ODE(TableMethods, JudgedPaths, SubjectMethods, stored_values.Storab
             )
             noise = storing.restore_noise(plain.get("noise"), tensors, n_observed)
             described = plain.get("population")
+            if described is not None and laws is None:
+                raise ValueError("a network stands where the equation of a population is expected.")
             population = None if described is None else from_plain(described)
             estimator._keep(ode, fit, seen, n_observed, seed, noise, population)
             estimator._keep_columns(plain.get("table"))

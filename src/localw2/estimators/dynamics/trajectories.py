@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
@@ -13,6 +14,7 @@ from scipy.spatial import cKDTree
 from localw2._validation import Array, as_array, check_radius
 from localw2.balls.neighborhoods import Neighborhoods
 from localw2.balls.ragged import Balls
+from localw2.estimators.strays import FARTHER, find_strays
 
 if TYPE_CHECKING:
     from localw2.balls.norms import Norm
@@ -298,6 +300,52 @@ def _spread_out(x: Array, count: int) -> list[int]:
         chosen.append(int(nearest.argmax()))
         nearest = np.minimum(nearest, ((x - x[chosen[-1]]) ** 2).sum(1))
     return chosen
+
+
+def leave_out_strays(
+    Y: Any, t: Any, kept: Array | None, weights: Array | None, starts: bool
+) -> tuple[Any, Any, Array | None, Array | None]:
+    """The arguments without single observations that would set every scale by themselves, with a warning.
+
+    Such an observation counts as missing. Neighbours in time that are both far out are a trajectory that
+    grows, and stay. A trajectory is left out if nothing else is known of it, or, where ``starts`` says that
+    the first observation is the initial state, if that one is wrong.
+    """
+    paths, times = _paths_and_times(Y, t, 2)
+    chosen = np.arange(len(paths)) if kept is None else kept
+    number = np.concatenate([np.full(len(paths[i]), i) for i in chosen])
+    place = np.concatenate([np.arange(len(paths[i])) for i in chosen])
+    values = np.concatenate([paths[i] for i in chosen])
+    strays = np.zeros(values.shape, bool)
+    for column, stray in zip(values.T, strays.T, strict=True):
+        known = np.flatnonzero(np.isfinite(column))
+        stray[known[find_strays(column[known, None])]] = True
+        grown = stray[1:] & stray[:-1] & (number[1:] == number[:-1])
+        stray[1:] &= ~grown
+        stray[:-1] &= ~grown
+    if not strays.any():
+        return Y, t, kept, weights
+    paths = [path.copy() for path in paths]
+    found = [(int(number[r]), int(place[r]), int(c)) for r, c in np.argwhere(strays)]
+    for i, j, c in found:
+        paths[i][j, c] = np.nan
+    lost = {i for i, j, _ in found if (starts and j == 0) or not np.isfinite(paths[i]).any()}
+    i, j, _ = found[0]
+    where = f"trajectory {i} at t = {times[i][j]:g}, with y = {values[strays][0]:g}"
+    which = f"the observation of {where}, is"
+    if len(found) > 1:
+        which = f"{len(found)} observations, such as that of {where}, are"
+    also = f" with all else of trajectory {', '.join(map(str, sorted(lost)))}" if lost else ""
+    warnings.warn(
+        f"{which} left out of the fit{also}: more than {FARTHER:g} times as far from the median of Y as all "
+        "others, it would set every scale by itself. If it is an error, correct it; if it is real, fit a "
+        "transformed Y, such as its logarithm.",
+        stacklevel=3,
+    )
+    if lost:
+        stays = np.array([i not in lost for i in chosen])
+        kept, weights = chosen[stays], None if weights is None else weights[stays]
+    return paths, times, kept, weights
 
 
 def _paths_and_times(Y: Any, t: Any, fewest: int) -> tuple[list[Array], list[Array]]:
