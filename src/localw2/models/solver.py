@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import threading
+import warnings
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,6 +20,12 @@ if TYPE_CHECKING:
 
 ADAPTIVE = ("dopri5", "dopri8", "bosh3", "adaptive_heun")
 FIXED = ("rk4", "midpoint", "euler")
+# Scipy's, for stiff equations too, and much faster where no gradient is needed: it has none.
+WITHOUT_GRADIENT = "lsoda"
+# The fewest steps of it, so that it sees what an input does for a short while.
+FEWEST_STEPS = 25
+# Its Fortran keeps its state in common blocks.
+_ONE_AT_A_TIME = threading.Lock()
 
 
 class SolverError(FloatingPointError):
@@ -34,7 +43,7 @@ class Unsolved(SolverError):
 @final
 @dataclass(frozen=True)
 class Solver:
-    """A method of torchdiffeq with its tolerances (``atol`` a number, or (d,)) and its limit."""
+    """A method of torchdiffeq, or "lsoda", with its tolerances (``atol`` a number, or (d,)) and its limit."""
 
     method: str
     rtol: float
@@ -44,6 +53,8 @@ class Solver:
 
     def solve(self, field: Field, y0: Tensor, times: Tensor) -> Tensor:
         """States (n, T, d) at ``times`` (T,), the first of which is that of y0 (n, d)."""
+        if self.method == WITHOUT_GRADIENT:
+            return self._solve_without_gradient(field, y0, times)
         try:
             from torchdiffeq import odeint
         except ImportError:
@@ -70,6 +81,44 @@ class Solver:
         if not math.isfinite(float(path.detach().sum())):
             raise Unsolved("the solution is not finite", times[-1], path[-1])
         return path.movedim(0, 1)
+
+    def _solve_without_gradient(self, field: Field, y0: Tensor, times: Tensor) -> Tensor:
+        """The same by scipy's LSODA, for which all trajectories are one system with a banded Jacobian."""
+        from scipy.integrate import ODEintWarning, odeint
+
+        (n, d), span = y0.shape, float(times[-1] - times[0])
+        counting = _CountingField(field, self.max_evaluations)
+
+        def slopes(t: float, y: Any) -> Any:
+            slope = counting(y0.new_tensor(t), torch.from_numpy(y).view(n, d))
+            return slope.reshape(-1).numpy()
+
+        atol = np.broadcast_to(np.asarray(self.atol, dtype=float), (n, d)).ravel()
+        with _ONE_AT_A_TIME, warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore", ODEintWarning)  # it becomes an error below
+            try:
+                path, told = odeint(
+                    slopes,
+                    y0.reshape(-1).numpy(),
+                    times.numpy(),
+                    tfirst=True,
+                    full_output=True,
+                    rtol=self.rtol,
+                    atol=atol,
+                    ml=d - 1,
+                    mu=d - 1,
+                    hmax=span / FEWEST_STEPS,
+                    mxstep=self.max_evaluations,
+                )
+                problem = "" if "successful" in told["message"] else told["message"].rstrip(".")
+            except AssertionError as error:  # too many evaluations
+                problem = str(error)
+        if problem:
+            reached = f"t = {float(counting.t):.4g} of {float(times[-1]):.4g}"
+            raise Unsolved(f"the solver stopped at {reached} ({problem})", counting.t, counting.y)
+        if not math.isfinite(float(path.sum())):
+            raise Unsolved("the solution is not finite", times[-1], torch.from_numpy(path[-1]).view(n, d))
+        return torch.from_numpy(path).view(len(times), n, d).movedim(0, 1)
 
     def solve_clock(self, field: Field, y0: Tensor, clock: Clock, rows: Tensor, t0: float) -> Tensor:
         """States (m, J + 1, d) at the stops of the subjects ``rows`` (m,), before what is given at each.

@@ -31,7 +31,7 @@ from localw2.models.fields import FunctionField, is_initial, parameter_names
 from localw2.models.laws import PushForward, as_laws
 from localw2.models.measurement import check_noise
 from localw2.models.ode import RandomODE
-from localw2.models.solver import FIXED, Solver
+from localw2.models.solver import FIXED, WITHOUT_GRADIENT, Solver
 
 if TYPE_CHECKING:
     from localw2.estimators.dynamics.population.population import Population
@@ -45,6 +45,8 @@ LOOSER = 10.0
 POPULATION_EPOCHS = (120, 300)
 # Evaluations of the field in one solution of all subjects: more would take minutes for a fit.
 MAX_EVALUATIONS = 5000
+# The default of ``method``, in whose place a method without gradients solves the equations of subjects.
+USUAL_METHOD = "dopri5"
 # Steps of a method without step control over the observed span of time.
 FIXED_STEPS = 100
 
@@ -121,7 +123,7 @@ class PopulationMethods:
             laws,
             cohort,
             values,
-            rescale(replace(ode.solver, max_evaluations=MAX_EVALUATIONS), LOOSER),
+            rescale(self._solver(ode), LOOSER),
             self.observe,
             self.noise,
             self.quantification_limit,
@@ -139,8 +141,10 @@ class PopulationMethods:
             settings.remove_checkpoints(self.checkpoint)
         return self
 
-    def _solver(self) -> Solver:
-        return replace(self.model_.solver, max_evaluations=MAX_EVALUATIONS)
+    def _solver(self, ode: RandomODE) -> Solver:
+        """What solves subjects, for which no gradient is needed."""
+        method = WITHOUT_GRADIENT if self.method == USUAL_METHOD else self.method
+        return replace(ode.solver, method=method, max_evaluations=MAX_EVALUATIONS)
 
     def _whole_start(self, y0: Any) -> Any:
         """The initial states, or zeros where they are all parameters."""
@@ -221,7 +225,7 @@ class PopulationMethods:
         self._check_given(cohort)
         self._check_start(y0 is not None, doses)
         seen = torch.ones((*times.shape, self.n_observed_), dtype=torch.bool)
-        equation = Equation(field, self._solver(), self.observe, cohort, seen)
+        equation = Equation(field, self._solver(self.model_), self.observe, cohort, seen)
         noise = self._noise if measured else None
         return SimulatedCohort(
             equation, noise, self.quantification_limit if measured else None, n_draws, seed

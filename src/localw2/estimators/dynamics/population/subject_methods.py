@@ -218,7 +218,7 @@ class SubjectMethods(PopulationMethods):
 
     def _equation(self, cohort: Cohort, seen: Tensor) -> Equation:
         self._check_given(cohort)
-        return Equation(self._own_field(), self._solver(), self.observe, cohort, seen)
+        return Equation(self._own_field(), self._solver(self.model_), self.observe, cohort, seen)
 
     def _follow(self, cohort: Cohort, scores: Tensor) -> Tensor:
         """What subjects with these scores (S, n, k) would show without error (S, n, T, p)."""
