@@ -257,6 +257,8 @@ def _summarise(
     found = []
     for ((name, kind), value), error in zip(described.items(), errors.tolist(), strict=True):
         positive = kind == "spread" or (kind == "typical" and law.laws[name].logarithmic)
+        if kind == "spread":  # leaving out one of a few subjects can show too little by chance
+            error = max(error, least_error(len(y)) * float(value.detach()))
         found.append(Quantity(name, kind, float(value.detach()), error, positive, degrees))
     if learned_noise:
         found += _describe_noise(model.noise, covariance, learned, degrees)
@@ -272,6 +274,15 @@ def _summarise(
     seen = int(model.equation.seen.sum())
     logarithmic = tuple(name for name, one in own.laws.items() if one.logarithmic)
     return Population(tuple(found), shrinkage, two_stage, len(y), seen, logarithmic)
+
+
+def least_error(n: int) -> float:
+    """The relative error of an SD of n Gaussian subjects who are known exactly, if they are few.
+
+    >>> round(least_error(5), 2), least_error(100)
+    (0.35, 0.0)
+    """
+    return (2 * max(n - 1, 1)) ** -0.5 if n < FEW_SUBJECTS else 0.0
 
 
 def _with_law(model: SimulatedSubjects, law: ParameterLaw) -> SimulatedSubjects:
@@ -330,7 +341,7 @@ def _warn(population: Population, learned_noise: bool, seen: Tensor) -> None:
     if population.n_subjects < FEW_SUBJECTS:
         warnings.warn(
             f"{population.n_subjects} subjects show the spread between subjects only roughly: an SD from so "
-            f"many has a relative error of at least {(2 * (population.n_subjects - 1)) ** -0.5:.0%}. See the "
+            f"many has a relative error of at least {least_error(population.n_subjects):.0%}. See the "
             "intervals of summary().",
             stacklevel=4,
         )
