@@ -9,6 +9,7 @@ import torch
 
 from localw2 import LocalW2ODE, LogNormal, Normal, PushForward, load
 from localw2.estimators.dynamics.population.individuals import Anchor, Equation, estimate
+from localw2.estimators.dynamics.population.population import Quantity
 from localw2.models.cohort import Cohort
 from localw2.models.fields import FunctionField
 from localw2.models.measurement import MeasurementNoise
@@ -113,6 +114,29 @@ class TestLines:
         assert low < found["spread"].value < high
         with pytest.raises(ValueError, match="there are: k typical"):
             model.population_.find("k", "median")
+
+    def test_intervals_of_few_subjects_are_those_of_student(self):
+        few, many = (Quantity("k", "typical", 1.0, 0.1, False, degrees) for degrees in (4, 10_000))
+        np.testing.assert_allclose(few.interval, [1 - 0.2132, 1 + 0.2132], rtol=1e-3)
+        np.testing.assert_allclose(many.interval, [1 - 0.1645, 1 + 0.1645], rtol=1e-3)
+
+    @pytest.mark.slow
+    def test_standard_errors_do_not_depend_on_the_simulations(self):
+        """A shallow direction of the loss must not be taken for a flat one by chance."""
+        rng = np.random.default_rng(1)
+        z = rng.normal(size=(80, 2))
+        r, K = 0.8 * np.exp(0.2 * z[:, :1]), 10 * np.exp(0.15 * (0.5 * z[:, :1] + 0.75**0.5 * z[:, 1:]))
+        t = np.sort(rng.uniform(0.5, 6.0, (80, 4)), axis=1)
+        Y = K / (1 + (K - 1) * np.exp(-r * t))
+        Y = Y * (1 + 0.1 * rng.normal(size=Y.shape))
+        laws = {"r": LogNormal(0.5, 0.2), "K": LogNormal(8.0, 2.0)}
+        errors = []
+        for seed in range(3):
+            model = LocalW2ODE(
+                lambda t, y, r, K: r * y * (1 - y / K), laws, noise="proportional", random_state=seed
+            )
+            errors.append(model.fit(Y, t, y0=1.0, t0=0.0).population_.find("K", "spread").error)
+        assert max(errors) < 2 * min(errors) < 0.1
 
     def test_summary(self, fitted):
         model, _, Y = fitted

@@ -17,7 +17,13 @@ from localw2.estimators.dynamics.population.fitting import first_guess, fit_popu
 from localw2.estimators.dynamics.population.individuals import Anchor, Equation, Estimates, estimate
 from localw2.estimators.dynamics.population.population import Population, Quantity
 from localw2.estimators.dynamics.population.simulated import OBSERVED_STEPS, SimulatedSubjects
-from localw2.estimators.dynamics.population.uncertainty import describe, gaussian_like, jackknife, propagate
+from localw2.estimators.dynamics.population.uncertainty import (
+    GROUPS,
+    describe,
+    gaussian_like,
+    jackknife,
+    propagate,
+)
 from localw2.models.cohort import Cohort, observed_names, state_of
 from localw2.models.fields import FunctionField, is_initial
 from localw2.models.laws import LogNormal, Normal
@@ -246,14 +252,16 @@ def _summarise(
         model = _with_law(model, law)
     features, _ = model.observed(y)
     covariance, learned = jackknife(model, features, weights, DIRECTIONS)
-    described = describe(law)
+    described, degrees = describe(law), min(len(y), GROUPS) - 1
     errors = propagate(lambda: torch.stack(list(describe(law).values())), covariance, learned)
     found = []
     for ((name, kind), value), error in zip(described.items(), errors.tolist(), strict=True):
         positive = kind == "spread" or (kind == "typical" and law.laws[name].logarithmic)
-        found.append(Quantity(name, kind, float(value.detach()), error, positive))
+        if kind == "spread":  # leaving out one of a few subjects can show too little by chance
+            error = max(error, least_error(len(y)) * float(value.detach()))
+        found.append(Quantity(name, kind, float(value.detach()), error, positive, degrees))
     if learned_noise:
-        found += _describe_noise(model.noise, covariance, learned)
+        found += _describe_noise(model.noise, covariance, learned, degrees)
     drawn = law.factor.tril().square().sum(1).sqrt().detach()
     names = list(own.laws)
     apart = fits.scores
@@ -268,6 +276,15 @@ def _summarise(
     return Population(tuple(found), shrinkage, two_stage, len(y), seen, logarithmic)
 
 
+def least_error(n: int) -> float:
+    """The relative error of an SD of n Gaussian subjects who are known exactly, if they are few.
+
+    >>> round(least_error(5), 2), least_error(100)
+    (0.35, 0.0)
+    """
+    return (2 * max(n - 1, 1)) ** -0.5 if n < FEW_SUBJECTS else 0.0
+
+
 def _with_law(model: SimulatedSubjects, law: ParameterLaw) -> SimulatedSubjects:
     """The same subjects with another law of the same parameters."""
     old = model.equation
@@ -279,7 +296,7 @@ def _with_law(model: SimulatedSubjects, law: ParameterLaw) -> SimulatedSubjects:
 
 
 def _describe_noise(
-    noise: MeasurementNoise, covariance: Tensor, learned: list[torch.nn.Parameter]
+    noise: MeasurementNoise, covariance: Tensor, learned: list[torch.nn.Parameter], degrees: int
 ) -> list[Quantity]:
     def values() -> Tensor:
         parts = [
@@ -292,7 +309,7 @@ def _describe_noise(
     p = len(noise.size)
     labels = [("noise" if p == 1 else f"noise of {c + 1}", part) for part in noise.parts for c in range(p)]
     found = zip(labels, values().detach().tolist(), errors.tolist(), strict=True)
-    return [Quantity(name, part, value, error, True) for (name, part), value, error in found]
+    return [Quantity(name, part, value, error, True, degrees) for (name, part), value, error in found]
 
 
 def _warn(population: Population, learned_noise: bool, seen: Tensor) -> None:
@@ -324,7 +341,7 @@ def _warn(population: Population, learned_noise: bool, seen: Tensor) -> None:
     if population.n_subjects < FEW_SUBJECTS:
         warnings.warn(
             f"{population.n_subjects} subjects show the spread between subjects only roughly: an SD from so "
-            f"many has a relative error of at least {(2 * (population.n_subjects - 1)) ** -0.5:.0%}. See the "
+            f"many has a relative error of at least {least_error(population.n_subjects):.0%}. See the "
             "intervals of summary().",
             stacklevel=4,
         )

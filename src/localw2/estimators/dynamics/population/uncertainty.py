@@ -19,8 +19,10 @@ from localw2.models.laws import LOCATION_STEP, Law, LogNormal, Normal, Parameter
 if TYPE_CHECKING:
     from localw2.estimators.dynamics.population.simulated import SimulatedSubjects
 
-# Simulated subjects behind the slopes of the loss, and the most groups of subjects that are left out in turn.
-SIMULATED, GROUPS = 4000, 100
+# Simulated subjects behind the slopes of the gradient (with 4000 the least slope can come out as 0 by chance,
+# and standard errors without bounds), those behind the gradients of groups, and the most groups of subjects
+# that are left out in turn.
+SIMULATED, SIMULATED_PER_GROUP, GROUPS = 16_000, 4000, 100
 # Slopes below this part of the largest are taken as this.
 FLAT = 1e-4
 # Steps of differences, in units of the parameters' scales and of logarithms of standard deviations.
@@ -37,7 +39,7 @@ def jackknife(
     """
     learned = [p for p in model.parameters() if p.requires_grad]
     n = len(features)
-    n_draws = max(2, -(-SIMULATED // n))
+    n_draws, fewer = (max(2, -(-count // n)) for count in (SIMULATED, SIMULATED_PER_GROUP))
     model.train(False)
     model.age.zero_()
     model._simulation = None
@@ -51,9 +53,9 @@ def jackknife(
         return torch.from_numpy(rows), loss
 
     everyone = [objective(np.arange(n))]
-    slopes = _slopes(lambda: _gradients(model, everyone, learned)[0], learned)
+    slopes = _slopes(lambda: _gradients(model, everyone, learned, n_draws)[0], learned)
     rest = [objective(np.setdiff1d(np.arange(n), group)) for group in groups]
-    apart = _gradients(model, rest, learned)
+    apart = _gradients(model, rest, learned, fewer)
     apart = apart - apart.mean(0)
     spread = (len(groups) - 1) / len(groups) * (apart.T @ apart)
     values, vectors = torch.linalg.eigh(0.5 * (slopes + slopes.T))
@@ -63,11 +65,14 @@ def jackknife(
 
 
 def _gradients(
-    model: SimulatedSubjects, objectives: list[tuple[Tensor, Objective]], learned: list[torch.nn.Parameter]
+    model: SimulatedSubjects,
+    objectives: list[tuple[Tensor, Objective]],
+    learned: list[torch.nn.Parameter],
+    n_draws: int,
 ) -> Tensor:
     """The gradient (P,) of each of the objectives, which are those of some rows."""
     assert model._simulation is not None
-    simulated = model._simulation.features(model)
+    simulated = model._simulation.features(model)[:n_draws]
     found = []
     for rows, objective in objectives:
         loss = objective(simulated[:, rows])
