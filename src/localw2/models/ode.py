@@ -86,7 +86,7 @@ class RandomODE(RandomMap):
         return self.field.bind(omega)(t, y)
 
     def in_steps(self, x: Tensor, omega: Any, count: int) -> Tensor:
-        """States (n, T, d) from initial states x (n, d), in ``count`` equal steps instead of to a tolerance."""
+        """States (n, T, d) from initial states x (n, d), in ``count`` equal steps and to no tolerance."""
         return self._solve(x, omega, EqualSteps(count))
 
     def _solve(self, y0: Tensor, omega: Any, solver: Solver | EqualSteps) -> Tensor:

@@ -136,7 +136,7 @@ class EqualSteps:
         return ends.view(len(times), *y0.shape).movedim(0, 1)
 
     def _cubics(self, place: Tensor) -> tuple[Tensor, Tensor]:
-        """Weights (T, count + 1) of the states and slopes at the ends of steps, at ``place`` (T,) in steps."""
+        """Weights (T, count + 1) of states and slopes at the ends of steps, at ``place`` (T,) in steps."""
         first = place.floor().long().clamp(0, self.count - 1)
         s, rows = place - first, torch.arange(len(place), device=place.device)
         of_states, of_slopes = place.new_zeros(2, len(place), self.count + 1)

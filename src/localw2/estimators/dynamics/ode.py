@@ -269,9 +269,8 @@ class LocalW2ODE(JudgedPaths, PopulationMethods, stored_values.Storable, BaseEst
         ode = RandomODE(field, start, self.method, self.rtol, self.atol, step, state_size=units).to(device)
         noise = self._network_noise(data, y0)
         equal = quick and self.method == "dopri5"
-        paths = ObservedPaths(ode, rows.times.shape[1], self.observe, noise=noise, equal_steps=equal).to(
-            device
-        )
+        paths = ObservedPaths(ode, rows.times.shape[1], self.observe, noise=noise, equal_steps=equal)
+        paths = paths.to(device)
         x = np.column_stack([rows.number, rows.times, data.initial[rows.number]])
         inputs = torch.tensor(x, dtype=dtype, device=device)
         objective, batches = self._objective(rows, windows, data, inputs, weights, size, seed)
@@ -477,17 +476,18 @@ class LocalW2ODE(JudgedPaths, PopulationMethods, stored_values.Storable, BaseEst
 
     def _is_quick(self) -> bool:
         """Whether a network is learned in batches from its mean field on, in equal steps."""
-        plain = isinstance(self.field, str) and self.n_noise is None and self.observe is None
-        return bool(plain and self.linked and self.debiased and self._batch_size() is not None)
+        return self._has_mean_field() and self._batch_size() is not None
+
+    def _has_mean_field(self) -> bool:
+        """Whether the mean field of a network can be seen in slopes, and the loss takes parts of balls."""
+        random_weights = isinstance(self.field, str) and self.n_noise is None
+        return bool(random_weights and self.observe is None and self.linked and self.debiased)
 
     def _batch_size(self) -> int | None:
         """Trajectories per step; None for all."""
         given = self.batch_trajectories
         if isinstance(given, str) and given == "auto":
-            # What has been the default of other losses, and is set in the paper, stays.
-            plain = isinstance(self.field, str) and self.n_noise is None and self.observe is None
-            quick = plain and self.linked and self.debiased and self.batch_balls is None
-            return BATCH_TRAJECTORIES if quick else None
+            return BATCH_TRAJECTORIES if self._has_mean_field() and self.batch_balls is None else None
         if given is None:
             return None
         if self.batch_balls is not None:
@@ -544,7 +544,7 @@ class LocalW2ODE(JudgedPaths, PopulationMethods, stored_values.Storable, BaseEst
     def _config(
         self, seed: int, printed: str, population: int | None = None, steps: int | None = None
     ) -> FitConfig:
-        """The settings of training, for ``population`` epochs of subjects or ``steps`` an epoch of batches."""
+        """The settings of training: of so many epochs of a ``population``, or of ``steps`` in every epoch."""
         network = isinstance(self.field, str)
         auto: dict[str, Any] = (
             {"max_epochs": 500, "learning_rate": 0.005, "weight_decay": 0.005}

@@ -163,8 +163,8 @@ class Rows:
     def windows(self, n_trajectories: int, most: int | None, part: float = 1.0) -> list[Array]:
         """The rows in groups of one time, or of a run of neighbouring times where few share one.
 
-        ``part`` of the trajectories are compared at a time, so that runs are longer by its inverse. At most ``most`` times of a common grid are used, evenly spaced: neighbours carry nearly the same
-        information.
+        ``part`` of the trajectories are compared at a time, so that runs are longer by its inverse. At most
+        ``most`` times of a common grid are used, evenly spaced: neighbours carry nearly the same information.
         """
         order = np.lexsort((self.number, self.times[:, 0]))
         sorted_times = self.times[order, 0]
