@@ -13,11 +13,14 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from localw2.models.laws import Law, ParameterLaw
-from localw2.models.network import RandomMLP
+from localw2.models.network import ACTIVATIONS, RandomMLP
 from localw2.models.noise_network import NoiseMLP
 
 # An argument with one of these names receives all parameters as one dict.
 _ALL_AT_ONCE = ("omega", "parameters")
+
+# Random weights of all trajectories that are solved together, 6 MB of them.
+CACHED_WEIGHTS = 3 << 19
 
 # The buffers that hold the units of a network's states and slopes.
 UNITS = ("location", "spread", "slope")
@@ -28,6 +31,9 @@ Field = Callable[[Tensor, Tensor], Tensor]
 
 class RandomField(nn.Module, ABC):
     r"""A right-hand side :math:`g(t, y, \omega)` whose omega belongs to a trajectory, not to a time."""
+
+    # Trajectories that are best solved together on a CPU; None for any number.
+    together: int | None = None
 
     @abstractmethod
     def draw(self, n: int, generator: torch.Generator | None = None) -> Any:
@@ -73,6 +79,9 @@ class NetworkField(RandomField):
         self.net: RandomMLP | NoiseMLP
         if n_noise is None:
             self.net = RandomMLP(*sizes, residual, activation, initial_std, generator=generator)
+            # The weights of more than so many do not stay in the cache, and each takes ten times as long.
+            weights = sum(layer.mean.numel() for layer in self.net.random_layers())
+            self.together = max(1, CACHED_WEIGHTS // weights)
         else:
             self.net = NoiseMLP(*sizes, n_noise, residual, activation, generator=generator)
         plain = torch.zeros(n_states), torch.ones(n_states), torch.ones(n_states)
@@ -89,36 +98,71 @@ class NetworkField(RandomField):
         if isinstance(net, NoiseMLP):
             start, unit, factor = (self.get_buffer(name) for name in UNITS)
             return lambda t, y: net.evaluate((y - start) / unit, omega) * factor
-        layers = net.random_layers()
-        pairs = zip(layers, omega, strict=True)
-        weights = [TrajectoryWeights(layer.mean, layer.std, z) for layer, z in pairs]
-        location, spread, slope = (self.get_buffer(name) for name in UNITS)
-
-        def apply(i: int, h: Tensor) -> Tensor:
-            return weights[i].product(h) + layers[i].bias
-
-        return lambda t, y: net._through((y - location) / spread, apply) * slope
+        units = [self.get_buffer(name) for name in UNITS]
+        return TrajectoryNetworks(net, omega, units).slopes
 
 
-class TrajectoryWeights:
-    r"""Weights :math:`a + s z_b` of every trajectory b, used many times, with one gradient for all uses.
+class TrajectoryNetworks:
+    r"""The networks of all trajectories b, with weights :math:`a + s z_b`, evaluated many times.
 
-    A solver calls the field about forty times with the same weights. For each call, autograd would compute
-    and add a gradient of the size of all weights, which is most of a training step. Here the backward pass of
-    a call only keeps its two small factors h (n, in) and grad (n, out). After the last one, a batched product
+    A solver calls the field about fifty times with the same weights. For each call, autograd would compute
+    and add a gradient of the size of all weights, and keep account of a dozen small operations; together
+    that is most of a training step. Here a call is one operation, whose backward pass only keeps the small
+    factors h (n, 1, in) and grad (n, 1, out) of every layer. After the last one, a batched product
     :math:`\sum_k h_k^T g_k` over the calls k gives the gradient of all weights. ``token`` is a zero that
     every call depends on, so that autograd reaches the sum only after all calls.
     """
 
-    def __init__(self, mean: Tensor, std: Tensor, noise: Tensor) -> None:
-        self.weights = torch.addcmul(mean.detach(), std.detach(), noise)  # (n, in, out), as the noise
-        self.uses: list[tuple[Tensor, Tensor]] = []
-        self.token: Tensor = _SumOfUses.apply(mean, std, noise, self.uses)  # type: ignore[no-untyped-call]  # torch
+    def __init__(self, net: RandomMLP, omega: list[Tensor], units: list[Tensor]) -> None:
+        layers = net.random_layers()
+        self._weights = [
+            torch.addcmul(layer.mean.detach(), layer.std.detach(), noise)  # (n, in, out), as the noise
+            for layer, noise in zip(layers, omega, strict=True)
+        ]
+        self._biases = [layer.bias.detach() for layer in layers]
+        self._location, self._spread, self._slope = units
+        self._activation, self._residual = net.activation, net.residual
+        self._uses: list[list[tuple[Tensor, Tensor]]] = [[] for _ in layers]
+        parameters = [p for layer in layers for p in (layer.mean, layer.std, layer.bias)]
+        self._token: Tensor = _SumOfUses.apply(omega, self._uses, *parameters)  # type: ignore[no-untyped-call]  # torch
 
-    def product(self, h: Tensor) -> Tensor:
-        """h (n, in) times each trajectory's weights, (n, out)."""
-        outputs: Tensor = _Use.apply(h, self.weights, self.token, self.uses)  # type: ignore[no-untyped-call]  # torch
+    def slopes(self, t: Tensor, y: Tensor) -> Tensor:
+        """The slopes (n, d) at states y (n, d), the same at all times."""
+        outputs: Tensor = _Use.apply(y, self._token, self)  # type: ignore[no-untyped-call]  # torch
         return outputs
+
+    def forward(self, y: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        """The slopes, and the inputs (n, 1, in) and outputs (n, 1, out) of every layer."""
+        act, last = ACTIVATIONS[self._activation], len(self._weights) - 1
+        h, inputs, outputs = ((y - self._location) / self._spread)[:, None], [], []
+        for i, (weights, bias) in enumerate(zip(self._weights, self._biases, strict=True)):
+            inputs.append(h)
+            outputs.append(torch.baddbmm(bias, h, weights))
+            if i < last:
+                h = h + act(outputs[i]) if self._residual and i > 0 else act(outputs[i])
+        return outputs[last].squeeze(1) * self._slope, inputs, outputs
+
+    def backward(self, grad: Tensor, inputs: list[Tensor], outputs: list[Tensor], keep: bool) -> Tensor:
+        """The gradient in y (n, d); ``keep`` the factors of the gradient in the weights."""
+        last = len(self._weights) - 1
+        in_h = (grad * self._slope)[:, None]
+        for i in reversed(range(last + 1)):
+            grad = in_h if i == last else _activation_gradient(self._activation, outputs[i], in_h)
+            if keep:
+                self._uses[i].append((inputs[i], grad))
+            through = torch.bmm(grad, self._weights[i].transpose(1, 2))
+            in_h = in_h + through if self._residual and 0 < i < last else through
+        return in_h.squeeze(1) / self._spread
+
+
+def _activation_gradient(name: str, z: Tensor, grad: Tensor) -> Tensor:
+    """The gradient in z, where grad is that in the activation of z."""
+    if name == "relu":
+        return torch.where(z > 0, grad, 0.0)
+    with torch.enable_grad():
+        z = z.detach().requires_grad_()
+        (found,) = torch.autograd.grad(ACTIVATIONS[name](z), z, grad)
+    return found
 
 
 class _SumOfUses(torch.autograd.Function):
@@ -126,45 +170,41 @@ class _SumOfUses(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, mean: Tensor, std: Tensor, noise: Tensor, uses: list[tuple[Tensor, Tensor]]
+        ctx: Any, omega: list[Tensor], uses: list[list[tuple[Tensor, Tensor]]], *parameters: Tensor
     ) -> Tensor:
-        ctx.noise, ctx.uses = noise, uses
-        return mean.new_zeros(())
+        ctx.omega, ctx.uses = omega, uses
+        return parameters[0].new_zeros(())
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, _: Tensor) -> tuple[Tensor | None, ...]:
-        if not ctx.uses:
-            return None, None, None, None
-        inputs = torch.stack([h for h, _ in ctx.uses], 1)
-        grads = torch.stack([g for _, g in ctx.uses], 1)
-        ctx.uses.clear()
-        of_weights = torch.bmm(inputs.transpose(1, 2), grads)
-        in_std = torch.einsum("nio,nio->io", of_weights, ctx.noise) if ctx.needs_input_grad[1] else None
-        return of_weights.sum(0), in_std, None, None
+        found: list[Tensor | None] = []
+        for noise, uses in zip(ctx.omega, ctx.uses, strict=True):
+            if not uses:
+                found += [None, None, None]
+                continue
+            inputs, grads = (torch.cat(parts, 1) for parts in zip(*uses, strict=True))
+            uses.clear()
+            of_weights = torch.bmm(inputs.transpose(1, 2), grads)
+            found += [of_weights.sum(0), of_weights.mul_(noise).sum(0), grads.sum((0, 1))]
+        return None, None, *found
 
 
 class _Use(torch.autograd.Function):
-    """One product with the weights, whose gradient in the weights is computed later."""
+    """One evaluation of the networks, whose gradient in the weights is computed later."""
 
     @staticmethod
-    def forward(
-        ctx: Any, h: Tensor, weights: Tensor, token: Tensor, uses: list[tuple[Tensor, Tensor]]
-    ) -> Tensor:
-        ctx.save_for_backward(h, weights)
-        ctx.uses = uses
-        return torch.bmm(h[:, None], weights).squeeze(1)
+    def forward(ctx: Any, y: Tensor, token: Tensor, networks: TrajectoryNetworks) -> Tensor:
+        slopes, *ctx.layers = networks.forward(y)
+        ctx.networks = networks
+        return slopes
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        h, weights = ctx.saved_tensors
-        if ctx.needs_input_grad[2]:
-            ctx.uses.append((h, grad))
-        in_h = (
-            torch.bmm(grad[:, None], weights.transpose(1, 2)).squeeze(1) if ctx.needs_input_grad[0] else None
-        )
-        return in_h, None, grad.new_zeros(()) if ctx.needs_input_grad[2] else None, None
+        of_weights = ctx.needs_input_grad[1]
+        in_y = ctx.networks.backward(grad, *ctx.layers, of_weights)
+        return in_y, grad.new_zeros(()) if of_weights else None, None
 
 
 @final

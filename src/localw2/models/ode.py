@@ -10,7 +10,7 @@ from torch import Tensor
 
 from localw2._validation import check_count, check_number
 from localw2.models.base import RandomMap, check_rows_of, source
-from localw2.models.solver import ADAPTIVE, FIXED, Solver, SolverError, Unsolved
+from localw2.models.solver import ADAPTIVE, FIXED, EqualSteps, Solver, SolverError, Unsolved
 
 if TYPE_CHECKING:
     from localw2.models.fields import RandomField
@@ -79,15 +79,23 @@ class RandomODE(RandomMap):
         """States (n, T, d) from initial states x (n, d) at the first time."""
         check_rows_of(x)
         omega = self.draw(len(x), source(generator, x.device)) if omega is None else omega
-        return x[:, None] if len(self.times) == 1 else self._solve(x, omega)
+        return x[:, None] if len(self.times) == 1 else self._solve(x, omega, self.solver)
 
     def slopes(self, t: Tensor, y: Tensor, omega: Any) -> Tensor:
         """The field (n, d) at states y (n, d), each with its own omega."""
         return self.field.bind(omega)(t, y)
 
-    def _solve(self, y0: Tensor, omega: Any) -> Tensor:
+    def in_steps(self, x: Tensor, omega: Any, count: int) -> Tensor:
+        """States (n, T, d) from initial states x (n, d), in ``count`` equal steps and to no tolerance."""
+        return self._solve(x, omega, EqualSteps(count))
+
+    def _solve(self, y0: Tensor, omega: Any, solver: Solver | EqualSteps) -> Tensor:
+        most = self.field.together
+        if most is not None and len(y0) > most and y0.device.type == "cpu":
+            parts = [slice(low, low + most) for low in range(0, len(y0), most)]
+            return torch.cat([self._solve(y0[part], _select(omega, part), solver) for part in parts])
         try:
-            return self.solver.solve(self.field.bind(omega), y0, self.times)
+            return solver.solve(self.field.bind(omega), y0, self.times)
         except Unsolved as stop:
             raise self._failure(stop, omega) from stop.__cause__
 
@@ -107,6 +115,11 @@ class RandomODE(RandomMap):
             + "The equation explodes or is stiff there: give better initial guesses (means and stds of the "
             "parameters), use a smaller learning rate, or LogNormal for parameters that must be positive."
         )
+
+
+def _select(omega: Any, rows: slice) -> Any:
+    """The latent variables of some trajectories."""
+    return omega[rows] if isinstance(omega, Tensor) else [part[rows] for part in omega]
 
 
 def check_times(times: Any) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
@@ -10,16 +11,23 @@ import torch
 from torch import Tensor
 
 from localw2.models.base import RandomMap, check_rows_of, source
+from localw2.models.ode import RandomODE
+from localw2.models.solver import SolverError
 
 if TYPE_CHECKING:
     from localw2.models.measurement import MeasurementNoise
-    from localw2.models.ode import RandomODE
 
 # With more distinct times than this, states are interpolated from this many, or more if that is too coarse.
 KNOTS = 128
 MAX_KNOTS = 2048
 # The accepted interpolation error, in units of the spread of the observations.
 ACCEPTED = 1e-3
+
+# Equal steps of training: the fewest, the most at the first call and later, how often they are checked (in
+# calls), and the accepted error of states, in units of their spread between trajectories.
+FIRST_STEPS, MOST_FIRST_STEPS, MOST_STEPS = 8, 128, 1024
+CHECK_STEPS = 20
+ACCEPTED_STEPS = 0.02
 
 # Maps states (..., d) to observations (..., p).
 Observe = Callable[..., Tensor]
@@ -38,6 +46,10 @@ class ObservedPaths(RandomMap):
     it is solved at ``knots`` times, denser where observations are, and interpolated by cubics; ``refine``
     adds knots until the error is below a thousandth of the spread. ``noise`` adds errors of measurement,
     fresh at every time of every row.
+
+    With ``equal_steps`` trajectories are solved in equal steps while the model is in training mode, which is
+    several times faster than to a tolerance. Their number, kept in the state beside that of calls so far,
+    follows the error: half the step must not change states by more than a fiftieth of their spread.
     """
 
     def __init__(
@@ -47,9 +59,12 @@ class ObservedPaths(RandomMap):
         observe: Observe | None = None,
         knots: int = KNOTS,
         noise: MeasurementNoise | None = None,
+        equal_steps: bool = False,
     ) -> None:
         super().__init__()
-        self.ode, self.noise = ode, noise
+        self.ode, self.noise, self.equal_steps = ode, noise, equal_steps
+        self.steps_and_calls: Tensor
+        self.register_buffer("steps_and_calls", torch.tensor([FIRST_STEPS, 0]), persistent=equal_steps)
         self.n_times = n_times
         self.observe = observe
         self.knots = knots
@@ -88,13 +103,15 @@ class ObservedPaths(RandomMap):
         return error
 
     def _outputs(self, x: Tensor, n_draws: int, omega: Any, generator: torch.Generator | None) -> Tensor:
-        layout = _Layout.of(x, self.n_times, self.knots)
+        equal = self.equal_steps and self.training
+        layout = _Layout.of(x, self.n_times, len(x) * self.n_times if equal else self.knots)
         n = len(layout.initial)
         if omega is None:
             omega = self.draw(n_draws * n, source(generator, x.device))
         # Times in float64: calendar years would have too few digits in float32.
         times = layout.solved.double() + self.ode.times[0].double()
-        states = self.ode.at(times)(layout.initial.repeat(n_draws, 1), omega)
+        solve = self._in_equal_steps if equal else RandomODE.__call__
+        states = solve(self.ode.at(times), layout.initial.repeat(n_draws, 1), omega)
         seen = states if self.observe is None else self.observe(states)
         values = layout.at_rows(seen.reshape(n_draws, n, *seen.shape[1:]))
         if self.noise is not None:
@@ -104,6 +121,48 @@ class ObservedPaths(RandomMap):
         first, second = values.unbind(2)
         lag = (x[:, 2] - x[:, 1])[:, None]
         return torch.cat([first, (second - first) / lag], -1)
+
+    def _in_equal_steps(self, ode: RandomODE, initial: Tensor, omega: Any) -> Tensor:
+        count, calls = self.steps_and_calls.tolist()
+        self.steps_and_calls[1] += 1
+        try:
+            states = ode.in_steps(initial, omega, count)
+        except SolverError:
+            self._step_finer_if_that_helps(ode, initial, omega)
+            raise
+        if calls % CHECK_STEPS == 0:
+            error = _step_error(ode, initial, omega, states, count)
+            # Later one notch at a time: a step of training that nearly explodes must not slow all others.
+            while error > ACCEPTED_STEPS and calls == 0 and count < MOST_FIRST_STEPS:
+                count = _finer(count)
+                states = ode.in_steps(initial, omega, count)
+                error = _step_error(ode, initial, omega, states, count)
+            if error > ACCEPTED_STEPS:
+                count = _finer(count)
+            elif error < ACCEPTED_STEPS / 10 and count > FIRST_STEPS:
+                count = 2 * count // 3
+            self.steps_and_calls[0] = count
+        return states
+
+    @torch.no_grad()
+    def _step_finer_if_that_helps(self, ode: RandomODE, initial: Tensor, omega: Any) -> None:
+        """After a failure: only a solution that does not explode by itself asks for smaller steps."""
+        with suppress(SolverError):
+            ode(initial, omega)
+            self.steps_and_calls[0] = _finer(int(self.steps_and_calls[0]))
+
+
+def _finer(count: int) -> int:
+    return min(MOST_STEPS, -(-3 * count // 2))
+
+
+@torch.no_grad()
+def _step_error(ode: RandomODE, initial: Tensor, omega: Any, states: Tensor, count: int) -> float:
+    """The change of the states by steps of half the length, in units of the spread between trajectories."""
+    gap = (ode.in_steps(initial, omega, 2 * count) - states).square().mean(1).sqrt().mean(0)
+    # What hardly varies between trajectories is not solved to its rounding errors, as in ``Rows.scale``.
+    spread = torch.maximum(states.var(0).mean(0), states.flatten(0, 1).var(0) / 400).sqrt()
+    return float((gap / spread.clamp_min(torch.finfo(gap.dtype).tiny)).max())
 
 
 @final

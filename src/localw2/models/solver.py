@@ -150,6 +150,50 @@ class Solver:
         return Solver(self.method, self.rtol, self.atol, self.step_size / length, self.max_evaluations)
 
 
+@final
+@dataclass(frozen=True)
+class EqualSteps:
+    """The classical Runge-Kutta method in ``count`` equal steps, with cubics between their ends.
+
+    For training: an adaptive method spends most of its steps on the kinks of a few networks, and one of
+    torchdiffeq's with fixed steps needs either steps that end at every time or as many evaluations again for
+    its cubics.
+    """
+
+    count: int
+
+    def solve(self, field: Field, y0: Tensor, times: Tensor) -> Tensor:
+        """States (n, T, d) at ``times`` (T,), the first of which is that of y0 (n, d)."""
+        start, step = float(times[0]), float(times[-1] - times[0]) / self.count
+        states, slopes, y = [y0], [], y0
+        for i in range(self.count):
+            t, middle, end = times.new_tensor([start + (i + c) * step for c in (0, 0.5, 1)])
+            k1 = field(t, y)
+            k2 = field(middle, torch.add(y, k1, alpha=step / 2))
+            k3 = field(middle, torch.add(y, k2, alpha=step / 2))
+            k4 = field(end, torch.add(y, k3, alpha=step))
+            y = torch.add(y, torch.add(k1 + k4, k2 + k3, alpha=2.0), alpha=step / 6)
+            states.append(y)
+            slopes.append(k1)
+        slopes.append(field(times[-1], y))
+        if not math.isfinite(float(y.detach().sum())):
+            raise Unsolved("the solution is not finite", times[-1], y)
+        of_states, of_slopes = (part.to(y0) for part in self._cubics((times - times[0]).double() / step))
+        ends = of_states @ torch.stack(states).flatten(1) + of_slopes @ (step * torch.stack(slopes)).flatten(
+            1
+        )
+        return ends.view(len(times), *y0.shape).movedim(0, 1)
+
+    def _cubics(self, place: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights (T, count + 1) of states and slopes at the ends of steps, at ``place`` (T,) in steps."""
+        first = place.floor().long().clamp(0, self.count - 1)
+        s, rows = place - first, torch.arange(len(place), device=place.device)
+        of_states, of_slopes = place.new_zeros(2, len(place), self.count + 1)
+        of_states[rows, first], of_states[rows, first + 1] = (1 + 2 * s) * (1 - s) ** 2, s**2 * (3 - 2 * s)
+        of_slopes[rows, first], of_slopes[rows, first + 1] = s * (1 - s) ** 2, s**2 * (s - 1)
+        return of_states, of_slopes
+
+
 def _in_common_time(field: Field, rate: Tensor, t0: float, t: Tensor, y: Tensor) -> Tensor:
     return field((t + t0).expand(len(y)), y) + rate
 

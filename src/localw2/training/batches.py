@@ -22,6 +22,8 @@ from localw2.balls.neighborhoods import Neighborhoods
 from localw2.balls.search import space_order
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from localw2.losses.objective import Objective
     from localw2.training.config import FitConfig
     from localw2.training.distributed import Crew
@@ -42,6 +44,34 @@ class Batch:
     objective: Objective | None
     weight: float = 1.0
     share: float = 1.0
+
+
+@final
+class GivenBatches:
+    """Batches that the caller makes: the rows and the loss of every step of an epoch, which tells them."""
+
+    whole = False
+
+    def __init__(self, make: Callable[[int], Iterable[tuple[Tensor, Objective]]], crew: Crew) -> None:
+        self._make, self._crew = make, crew
+
+    def batches(self, epoch: int) -> Iterator[Batch]:
+        """This process's part of the batches of an epoch, counted from 0."""
+        for rows, objective in self._make(epoch):
+            weight, share = float(len(rows)), 1.0
+            if self._crew.size > 1:
+                assert isinstance(objective.hoods, Neighborhoods)
+                mine = np.array_split(np.arange(objective.hoods.n_balls), self._crew.size)[self._crew.rank]
+                if len(mine) == 0:
+                    yield Batch(None, None, weight, 0.0)
+                    continue
+                total = float(objective.hoods.weights.sum())
+                own, objective = objective.block(mine)
+                rows, share = rows[own], float(objective.hoods.weights.sum()) / total
+            yield Batch(rows, objective, weight, share)
+
+    def close(self) -> None:
+        """Nothing is in progress between batches."""
 
 
 def draw_places(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,7 @@ from localw2.balls.lazy import LazyNeighborhoods
 from localw2.losses.objective import Objective
 from localw2.models.base import RandomMap
 from localw2.storage.model_file import check_writable
-from localw2.training.batches import BallStream
+from localw2.training.batches import BallStream, GivenBatches
 from localw2.training.checkpoints import (
     Checkpoint,
     State,
@@ -38,6 +38,8 @@ from localw2.training.step import Descent
 CHECKPOINT_SECONDS = 30.0  # that may pass without a checkpoint, however long an epoch takes
 # Maps a model and a generator to a score on held-out rows; lower is better.
 Validate = Callable[[RandomMap, torch.Generator], float]
+# Maps an epoch, counted from 0, to the rows and the loss of each of its steps.
+Batches = Callable[[int], Iterable[tuple[Tensor, Objective]]]
 # Called after every epoch with its record; returning True stops the fit.
 Callback = Callable[[dict[str, Any]], bool | None]
 
@@ -49,6 +51,7 @@ def train(
     config: FitConfig | None = None,
     validate: Validate | None = None,
     callbacks: tuple[Callback, ...] = (),
+    batches: Batches | None = None,
 ) -> Fit:
     """Minimise the objective over the model's parameters with AdamW.
 
@@ -59,6 +62,9 @@ def train(
     raise a FloatingPointError, after which the model has the best weights so far, or the last that gave a
     finite loss. The loss of an epoch is over the steps that did not fail, or that of the previous epoch if
     all did.
+
+    ``batches`` replaces the choice of balls for each step: a function of the epoch, counted from 0, that
+    gives the rows and the loss of each of its steps. The epoch must determine them.
 
     Under ``torchrun`` all processes train one model: each simulates its part of the balls and their rows, and
     the first one writes the files. Draws then depend only on (seed, epoch, step, row, draw), as with
@@ -75,7 +81,7 @@ def train(
     config = FitConfig() if config is None else config
     crew = Crew.join()
     _check(model, objective, x, config, validate)
-    run = _Run(model, objective, x, config, validate, crew)
+    run = _Run(model, objective, x, config, validate, crew, batches)
     first = crew.rank == 0
     with ExitStack() as stack:
         stack.enter_context(hold_checkpoint(config.checkpoint, crew, inside=True))
@@ -159,12 +165,17 @@ class _Run:
         config: FitConfig,
         validate: Validate | None,
         crew: Crew,
+        batches: Batches | None = None,
     ) -> None:
         self.model, self.objective, self.x, self.config, self.validate = model, objective, x, config, validate
         self.crew = crew
         self.descent = Descent(model, objective, x, config, crew)
         self.optimizer = self.descent.optimizer
-        self.stream = BallStream(objective, x, config, self.descent.shards)
+        self.stream: BallStream | GivenBatches
+        if batches is None:
+            self.stream = BallStream(objective, x, config, self.descent.shards)
+        else:
+            self.stream = GivenBatches(batches, self.descent.shards)
         self.leaps = Leaps(self.descent, objective, self.stream.whole)
         self.fit = Fit(model, config)
         self.epoch = 0

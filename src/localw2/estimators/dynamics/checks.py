@@ -58,6 +58,8 @@ def warn_of_far_guesses(field: RandomField, fit: Fit) -> None:
 
 def warn_of_coarse_times(paths: ObservedPaths, inputs: Tensor, seed: int) -> None:
     """Warn when states interpolated between the solved times deviate from the equation."""
+    if paths.equal_steps:
+        return
     error = 0.0
     with suppress(SolverError):
         error = paths.interpolation_error(inputs, torch.Generator().manual_seed(seed))
@@ -87,8 +89,9 @@ def check_functions(paths: ObservedPaths, inputs: Tensor, objective: Objective, 
             ) from error
         if paths.observe is not None:
             _check_observe(paths.observe, initial, objective.y.shape[1] // paths.n_times)
-    with suppress(SolverError):  # training reports it, with the epoch
-        paths.refine(inputs, generator)
+    if not paths.equal_steps:
+        with suppress(SolverError):  # training reports it, with the epoch
+            paths.refine(inputs, generator)
 
 
 def _check_observe(observe: Observe, initial: Tensor, n_observed: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
@@ -17,12 +18,20 @@ from localw2.distribution import DrawsDistribution, Support
 from localw2.estimators import settings, stored_values
 from localw2.estimators.dynamics import checks, storing
 from localw2.estimators.dynamics.judged_paths import JudgedPaths, sketch_paths
+from localw2.estimators.dynamics.mean_field import fit_mean_field
 from localw2.estimators.dynamics.parameters import LearnedParameters
 from localw2.estimators.dynamics.population.population import Population, from_plain, to_plain
 from localw2.estimators.dynamics.population.subject_methods import SubjectMethods
 from localw2.estimators.dynamics.simulation import SimulatedPaths
 from localw2.estimators.dynamics.table_methods import TableMethods
-from localw2.estimators.dynamics.trajectories import Rows, Trajectories, leave_out_strays, near_initial
+from localw2.estimators.dynamics.trajectories import (
+    WINDOW_ROWS,
+    Rows,
+    Trajectories,
+    leave_out_strays,
+    near_initial,
+)
+from localw2.estimators.dynamics.trajectory_batches import TrajectoryBatches
 from localw2.losses.discrepancies import Discrepancy, SquaredW2
 from localw2.losses.objective import Objective
 from localw2.models.fields import FunctionField, NetworkField, RandomField, parameter_names
@@ -43,6 +52,8 @@ PARAMETER_DRAWS, PREDICTION_DRAWS = 10_000, 2000
 MAX_GRADIENT = 1.0
 # Trajectories times draws that are solved for at a time when sampling.
 SAMPLED_TRAJECTORIES = 4096
+# Trajectories per step of a network, and the steps and epochs that its training has at least.
+BATCH_TRAJECTORIES, TOTAL_STEPS, FEWEST_EPOCHS = 64, 600, 30
 # Rows per ball between which debiased W2 of several values by exact assignment is both right and fast.
 ASSIGNED_ROWS = (20, 150)
 
@@ -101,8 +112,14 @@ class LocalW2ODE(TableMethods, JudgedPaths, SubjectMethods, stored_values.Storab
     method, rtol, atol, step_size
         The solver, see ``RandomODE``; ``atol`` is in units of the largest observed size of each state.
     max_epochs, learning_rate, weight_decay, n_draws, batch_balls
-        Training, see ``FitConfig``. "auto" epochs, learning rate and weight decay: 500, .005 and .005 for a
-        network (the paper's), 200, .1 and 0 for named parameters.
+        Training, see ``FitConfig``. "auto" epochs, learning rate and weight decay: 200, .1 and 0 for named
+        parameters; for a network in batches as many epochs as make 600 steps (at least 30), .01 and .005, and
+        otherwise 500, .005 and .005 (the paper's).
+    batch_trajectories : "auto", int or None
+        Trajectories per step. "auto" is 64 for a network that is learned from pairs of times by the debiased
+        loss: it starts from the mean field that fits the observed slopes, and is solved in equal steps, as
+        many as needed, while it is trained. None takes all in every step, solved to the tolerance, and a
+        network starts from weights near 0, as in the paper.
     max_skipped : int
         Up to this many consecutive steps may fail (a solution explodes) and are skipped.
     checkpoint, history, device, random_state, verbose
@@ -158,6 +175,7 @@ class LocalW2ODE(TableMethods, JudgedPaths, SubjectMethods, stored_values.Storab
         weight_decay: Any = "auto",
         n_draws: int = 2,
         batch_balls: int | None = None,
+        batch_trajectories: Any = "auto",
         max_skipped: int = 20,
         checkpoint: Any = None,
         history: Any = None,
@@ -191,6 +209,7 @@ class LocalW2ODE(TableMethods, JudgedPaths, SubjectMethods, stored_values.Storab
         self.weight_decay = weight_decay
         self.n_draws = n_draws
         self.batch_balls = batch_balls
+        self.batch_trajectories = batch_trajectories
         self.max_skipped = max_skipped
         self.checkpoint = checkpoint
         self.history = history
@@ -251,21 +270,26 @@ class LocalW2ODE(TableMethods, JudgedPaths, SubjectMethods, stored_values.Storab
         generator = torch.Generator().manual_seed(seed)
         dtype = torch.float32 if isinstance(self.field, str) else torch.float64
         rows = data.pairs() if self.linked else data.singles()
-        rows, windows = rows.take(rows.windows(data.n, self.max_times))
+        size, quick = self._batch_size(), self._is_quick()
+        part = 1.0 if size is None else min(1.0, size / data.n)
+        rows, windows = rows.take(rows.windows(data.n, self.max_times, part))
         field = self._field(data, rows, generator).to(device, dtype)
         start = torch.tensor([data.t0], dtype=torch.float64)
         step = self._step(data)
-        size = torch.tensor(data.state_size(), dtype=torch.float64)
-        ode = RandomODE(field, start, self.method, self.rtol, self.atol, step, state_size=size).to(device)
+        units = torch.tensor(data.state_size(), dtype=torch.float64)
+        ode = RandomODE(field, start, self.method, self.rtol, self.atol, step, state_size=units).to(device)
         noise = self._network_noise(data, y0)
-        paths = ObservedPaths(ode, rows.times.shape[1], self.observe, noise=noise).to(device)
+        equal = quick and self.method == "dopri5"
+        paths = ObservedPaths(ode, rows.times.shape[1], self.observe, noise=noise, equal_steps=equal)
+        paths = paths.to(device)
         x = np.column_stack([rows.number, rows.times, data.initial[rows.number]])
         inputs = torch.tensor(x, dtype=dtype, device=device)
-        objective = self._objective(rows, windows, data, inputs, weights)
+        objective, batches = self._objective(rows, windows, data, inputs, weights, size, seed)
         checks.check_functions(paths, inputs, objective, seed)
         done: list[dict[str, Any]] = []
+        config = self._config(seed, printed, steps=batches.per_epoch if quick and batches else None)
         try:
-            fit = train(paths, objective, inputs, self._config(seed, printed), callbacks=(done.append,))
+            fit = train(paths, objective, inputs, config, callbacks=(done.append,), batches=batches)
         except FloatingPointError:
             if done:  # a refit that fails leaves the old fit whole, or the last good weights of the new one
                 self._keep(ode, None, None, data.values.shape[1], seed, noise)
@@ -464,6 +488,7 @@ class LocalW2ODE(TableMethods, JudgedPaths, SubjectMethods, stored_values.Storab
             check_flag(getattr(self, name), name)
         if self.max_times is not None:
             check_count(self.max_times, "max_times", 2)
+        self._batch_size()
         self._check_noise()
         settings.check_files(self.checkpoint, self.history, self.random_state)
 
@@ -475,11 +500,37 @@ class LocalW2ODE(TableMethods, JudgedPaths, SubjectMethods, stored_values.Storab
             slopes = rows.target[:, data.values.shape[1] :] if self.linked else None
             a, b, c = map(torch.tensor, data.units(slopes))
             units = (a, b, c) if known else None
+            if self._is_quick():
+                field = NetworkField(data.initial.shape[1], *settings, None, generator, units)
+                fit_mean_field(field, rows, generator)
+                return field
             return NetworkField(
                 data.initial.shape[1], *settings, generator=generator, units=units, n_noise=self.n_noise
             )
         names = parameter_names(self.field) if self.parameters is None else self.parameters
         return FunctionField(self.field, as_laws(names), generator)
+
+    def _is_quick(self) -> bool:
+        """Whether a network is learned in batches from its mean field on, in equal steps."""
+        return self._has_mean_field() and self._batch_size() is not None
+
+    def _has_mean_field(self) -> bool:
+        """Whether the mean field of a network can be seen in slopes, and the loss takes parts of balls."""
+        random_weights = isinstance(self.field, str) and self.n_noise is None
+        return bool(random_weights and self.observe is None and self.linked and self.debiased)
+
+    def _batch_size(self) -> int | None:
+        """Trajectories per step; None for all."""
+        given = self.batch_trajectories
+        if isinstance(given, str) and given == "auto":
+            return BATCH_TRAJECTORIES if self._has_mean_field() and self.batch_balls is None else None
+        if given is None:
+            return None
+        if self.batch_balls is not None:
+            raise ValueError(
+                "batch_trajectories and batch_balls both say what a step takes; give one of them."
+            )
+        return int(check_count(given, "batch_trajectories", 2))
 
     def _network_noise(self, data: Trajectories, y0: Any) -> MeasurementNoise | None:
         """Errors of measurement that are learned beside a network."""
@@ -500,15 +551,25 @@ class LocalW2ODE(TableMethods, JudgedPaths, SubjectMethods, stored_values.Storab
         data: Trajectories,
         inputs: Tensor,
         weights: Array | None,
-    ) -> Objective:
+        size: int | None,
+        seed: int,
+    ) -> tuple[Objective, TrajectoryBatches | None]:
+        """The loss of all rows, and that of batches of ``size`` trajectories."""
         norm = self.norm if isinstance(self.norm, Norm) else None
-        balls = rows.balls(near_initial(data.initial, self.delta, norm), windows)
+        near = near_initial(data.initial, self.delta, norm)
+        balls = rows.balls(near, windows)
         target = torch.tensor(rows.target).to(inputs)
         scale = np.broadcast_to(rows.scale(windows), rows.target.shape) if self.standardize else None
         center = rows.center(data.initial, windows) if self.debiased else None
-        discrepancy = self._discrepancy(rows.target.shape[1], int(balls.sizes.median()))
+        ball_rows = int(balls.sizes.median())
+        if size is not None:
+            ball_rows = min(ball_rows, WINDOW_ROWS, math.ceil(data.n / math.ceil(data.n / size)))
+        discrepancy = self._discrepancy(rows.target.shape[1], ball_rows)
         of_rows = None if weights is None else weights[rows.number]
-        return Objective(target, balls, discrepancy, center, scale, of_rows)
+        objective = Objective(target, balls, discrepancy, center, scale, of_rows)
+        if size is None:
+            return objective, None
+        return objective, TrajectoryBatches(rows, windows, near, objective, size, seed)
 
     def _discrepancy(self, n_values: int, ball_rows: int) -> Discrepancy:
         low, high = ASSIGNED_ROWS
@@ -516,13 +577,19 @@ class LocalW2ODE(TableMethods, JudgedPaths, SubjectMethods, stored_values.Storab
             return SquaredW2(bool(self.debiased))
         return settings.choose_discrepancy(self.discrepancy, bool(self.debiased), n_values)
 
-    def _config(self, seed: int, printed: str, population: int | None = None) -> FitConfig:
+    def _config(
+        self, seed: int, printed: str, population: int | None = None, steps: int | None = None
+    ) -> FitConfig:
+        """The settings of training: of so many epochs of a ``population``, or of ``steps`` in every epoch."""
         network = isinstance(self.field, str)
         auto: dict[str, Any] = (
             {"max_epochs": 500, "learning_rate": 0.005, "weight_decay": 0.005}
             if network
             else {"max_epochs": 200, "learning_rate": 0.1, "weight_decay": 0.0}
         )
+        if steps is not None:
+            epochs = max(FEWEST_EPOCHS, math.ceil(TOTAL_STEPS / steps))
+            auto = {"max_epochs": epochs, "learning_rate": 0.01, "weight_decay": 0.005}
         if population is not None:
             auto = {"max_epochs": population, "learning_rate": 0.03, "weight_decay": 0.0}
         for name, value in auto.items():

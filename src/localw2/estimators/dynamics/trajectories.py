@@ -162,18 +162,18 @@ class Rows:
     times: Array
     target: Array
 
-    def windows(self, n_trajectories: int, most: int | None) -> list[Array]:
+    def windows(self, n_trajectories: int, most: int | None, part: float = 1.0) -> list[Array]:
         """The rows in groups of one time, or of a run of neighbouring times where few share one.
 
-        At most ``most`` times of a common grid are used, evenly spaced: neighbours carry nearly the same
-        information.
+        ``part`` of the trajectories are compared at a time, so that runs are longer by its inverse. At most
+        ``most`` times of a common grid are used, evenly spaced: neighbours carry nearly the same information.
         """
         order = np.lexsort((self.number, self.times[:, 0]))
         sorted_times = self.times[order, 0]
         same = np.flatnonzero(np.diff(sorted_times) > 1e-9 * max(sorted_times[-1], 1e-300)) + 1
         groups: list[Array] = np.split(order, same)
         if len(order) / len(groups) < max(2, 0.25 * n_trajectories):
-            count = max(1, round(len(order) / min(WINDOW_ROWS, max(n_trajectories, 2))))
+            count = max(1, round(part * len(order) / min(WINDOW_ROWS, max(n_trajectories, 2))))
             return list(np.array_split(order, count))
         if most is None or len(groups) <= most:
             return groups
