@@ -10,8 +10,10 @@ import torch
 from localw2 import LocalW2ODE, LogNormal, Normal, PushForward, load
 from localw2.estimators.dynamics.population.individuals import Anchor, Equation, estimate
 from localw2.estimators.dynamics.population.population import Quantity
+from localw2.estimators.dynamics.storing import restore_ode
 from localw2.models.cohort import Cohort
 from localw2.models.fields import FunctionField
+from localw2.models.laws import ParameterLaw
 from localw2.models.measurement import MeasurementNoise
 from localw2.models.solver import Solver, SolverError
 
@@ -368,6 +370,15 @@ class TestSubjects:
         found = [m.individual_parameters(Y[:1], T, 0.0, random_state=0).samples["k"] for m in (model, again)]
         np.testing.assert_array_equal(*found)
         assert found[0].mean() == pytest.approx(Y[0] @ T / (T @ T), abs=4 * 0.5 / (T @ T) ** 0.5)
+
+    def test_files_from_before_the_linear_part_of_a_law_are_read(self):
+        law = ParameterLaw({"k": PushForward(1.0, 0.5)}, torch.Generator().manual_seed(0)).double()
+        old = {f"law.{name}": value for name, value in law.state_dict().items() if name != "straight"}
+        tensors = {f"field.{name}": value for name, value in old.items()} | {"state_size": torch.ones(1).double()}
+        settings = {"method": "dopri5", "rtol": 1e-4, "atol": 1e-6}
+        ode = restore_ode({"step": None}, tensors, settings, line, law.laws, 1, 0.0)
+        noise = law.draw(5, torch.Generator().manual_seed(1))
+        torch.testing.assert_close(ode.field.law.scores(noise), law.scores(noise))
 
     def test_steps_that_explode_are_skipped_with_other_draws(self):
         """Exponential growth: a few draws of a wide law cannot be solved, and the rest of the fit can."""

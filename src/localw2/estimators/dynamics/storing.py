@@ -77,6 +77,8 @@ def _function_field(
     if sum(stated) != len(laws):
         raise ValueError(f"there are {len(laws)} parameters, but {stated} values of them.")
     law = ParameterLaw(laws)
+    if law.push is not None:  # files of earlier versions have no linear part: it was 0
+        state.setdefault("law.straight", torch.zeros_like(law.straight).double())
     for name, value in law.state_dict().items():
         sized_array(name, state[f"law.{name}"], *value.shape)
     return FunctionField(function, laws, given=given).double()
