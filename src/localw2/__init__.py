@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from localw2.estimators.dynamics.ode import LocalW2ODE
     from localw2.estimators.dynamics.population.population import Population, Quantity
     from localw2.estimators.dynamics.population.posterior import IndividualParameters
+    from localw2.estimators.dynamics.sde import LocalW2SDE
     from localw2.estimators.files import load, save
     from localw2.estimators.regression.ball_law import BallLaw
     from localw2.estimators.regression.network import Network
@@ -68,6 +69,7 @@ __all__ = [
     "LazyNeighborhoods",
     "LocalW2ODE",
     "LocalW2Regressor",
+    "LocalW2SDE",
     "LogNormal",
     "Mahalanobis",
     "MeanVar",
@@ -125,6 +127,7 @@ _HOMES = {
     "estimators.dynamics.ode": "LocalW2ODE",
     "estimators.dynamics.population.population": "Population Quantity",
     "estimators.dynamics.population.posterior": "IndividualParameters",
+    "estimators.dynamics.sde": "LocalW2SDE",
     "estimators.files": "load save",
     "estimators.regression.regressor": "LocalW2Regressor",
     "estimators.regression.network": "Network",
