@@ -174,7 +174,7 @@ def test_pairs_of_any_values_can_be_drawn(kind):
 
 def test_regions_hold_their_share_and_follow_the_shape():
     from localw2.datasets import ZOO
-    from localw2.plots import _estimate_density
+    from localw2.plots.rows import _estimate_density
 
     _, ring = ZOO["circle"].sample(4000, random_state=0)
     at, density, levels = _estimate_density(ring[:2000])

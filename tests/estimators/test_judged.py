@@ -127,10 +127,27 @@ def test_bad_input(coefficients, states):
         model.diagnose(paths[:, :3], t)
     with pytest.raises(ValueError, match="n_times"):
         model.diagnose(paths, t, n_times=0)
-    paths = paths.copy()
-    paths[0, 1] = np.nan
-    with pytest.raises(ValueError, match="Y"):
-        model.diagnose(paths, t)
+    with pytest.raises(ValueError, match="complete observation"):
+        model.diagnose(np.where(np.arange(len(t))[:, None] > 0, np.nan, paths), t)
+
+
+def test_trajectories_with_gaps_and_times_of_their_own():
+    rng = np.random.default_rng(0)
+
+    def paths(n, fewest=5):
+        lengths = rng.integers(fewest, 9, n)
+        t = [np.r_[0.0, np.sort(rng.uniform(0.1, 2, m - 1))] for m in lengths]
+        start, k = rng.uniform(1, 2, n), rng.normal(1.0, 0.2, n)
+        return [s * np.exp(-k[i] * own) for i, (s, own) in enumerate(zip(start, t, strict=True))], t, start
+
+    Y, t, _ = paths(150)
+    model = LocalW2ODE(lambda t, y, k: -k * y, {"k": Normal(1.0, 0.2)}, max_epochs=40, random_state=0)
+    model.fit(Y, t)
+    new, own, start = paths(200)
+    assert model.diagnose(new, own, n_times=1, n_samples=60, random_state=0).calibrated
+    gaps = [np.where(rng.uniform(size=len(y)) < 0.2, np.nan, y) for y in new]
+    found = model.diagnose(gaps, own, y0=start[:, None], n_times=1, n_samples=60, random_state=0)
+    assert found.calibrated
 
 
 def test_files_of_the_first_release_have_no_memory(regressor):

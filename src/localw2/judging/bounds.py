@@ -13,7 +13,7 @@ from scipy.spatial.distance import cdist
 from localw2._validation import Array, as_rows, brief, check_flag, check_radius, seed_from
 from localw2.balls.norms import Norm, check_norm
 from localw2.balls.search import radius_search
-from localw2.plots import DATA, MODEL, TRUTH, _pyplot
+from localw2.plots.rows import DATA, MODEL, TRUTH, _pyplot
 
 # Balls counted at each delta; the mean of h over this many is known to within 1 %.
 CENTRES = 1000

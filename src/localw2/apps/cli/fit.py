@@ -6,7 +6,7 @@ import json
 import shlex
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
@@ -163,7 +163,8 @@ def fit(
     named = pd.Series(y[rows], name=targets[0]) if y.ndim == 1 else pd.DataFrame(y[rows], columns=targets)
     with keep_until_saved(out):
         extra = {} if counts is None else {"sample_weight": counts[rows]}
-        fitted = fit_with_checkpoint(model, X.iloc[rows], named, out, restart, as_json, extra)
+        learn = partial(model.fit, X.iloc[rows], named, **extra)
+        fitted = fit_with_checkpoint(model, learn, out, restart, as_json)
         if len(held):  # before the model: an explorer takes both as soon as the model is there
             try_to_write(f"{out}.held-out.csv", table.frame.iloc[held], write_table)
         save = partial(save_model, model, features=inputs, targets=targets)
@@ -337,18 +338,12 @@ def try_to_write(path: str, rows: Any, write: Callable[[str, Any], None]) -> Non
 
 
 def fit_with_checkpoint(
-    model: Any,
-    X: Any,
-    y: Any,
-    out: str,
-    restart: bool,
-    as_json: bool,
-    extra: Mapping[str, Any] | None = None,
+    model: Any, fit: Callable[[], Any], out: str, restart: bool, as_json: bool
 ) -> dict[str, Any]:
     """Fit, with a checkpoint and a history beside the model to be; what the record says of the training.
 
-    ``extra`` are further arguments of ``fit``. After Ctrl-C, exit without a half-trained model, and say how
-    to continue.
+    ``fit`` calls a method of the model. After Ctrl-C, exit without a half-trained model, and say how to
+    continue.
     """
     from localw2.apps.cli.model_files import history_path
 
@@ -360,9 +355,8 @@ def fit_with_checkpoint(
         note(f"resuming from {checkpoint}; --restart would start over.")
     history.unlink(missing_ok=True)
     start = time.perf_counter()
-    model.set_params(checkpoint=str(checkpoint), history=str(history), verbose=True).fit(
-        X, y, **(extra or {})
-    )
+    model.set_params(checkpoint=str(checkpoint), history=str(history), verbose=True)
+    fit()
     model.set_params(checkpoint=None, history=None, verbose=False)
     training = getattr(model, "fit_", None)  # a law without a network has none
     stopped = "" if training is None else training.stopped

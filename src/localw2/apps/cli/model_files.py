@@ -16,6 +16,7 @@ from localw2.apps.tables.tables import Table, read_table, write_table
 
 if TYPE_CHECKING:
     from localw2._validation import Array
+    from localw2.estimators.dynamics.long_tables import LongTable
 
 REGRESSORS = ("LocalW2Regressor", "RandomCoefficientRegressor")
 ODE = "LocalW2ODE"
@@ -24,7 +25,7 @@ _NAMES = "columns"  # the entry of a model file with the names of the columns th
 _ROLES = {
     "features": ("--features", "n_features_in_"),
     "targets": ("--target", "n_outputs_"),
-    "states": ("--target", "n_states_"),
+    "states": ("--target", "n_observed_"),
     "id": ("--id", ""),
     "time": ("--time", ""),
 }
@@ -105,8 +106,28 @@ def save_model(estimator: Any, path: str, **columns: Sequence[str]) -> None:
     Path(history_path(path)).unlink(missing_ok=True)
 
 
-def load_model(path: str, kinds: Sequence[str] = REGRESSORS) -> NamedModel:
-    """Read a model of one of these kinds."""
+@final
+class Absent:
+    """A function that a file names but does not hold, where it is only described."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self, t: Any, y: Any = None, **parameters: Any) -> Any:
+        """Fail: there is nothing to call."""
+        raise ValueError(f"the function {self.name!r} is not there.")
+
+    def __repr__(self) -> str:
+        return f"{self.name} (a function of your own)"
+
+
+def load_model(
+    path: str, kinds: Sequence[str] = REGRESSORS, described: bool = False, **functions: Any
+) -> NamedModel:
+    """Read a model of one of these kinds, with the user's own ``functions`` of an ODE that has some.
+
+    With ``described`` functions may be absent.
+    """
     from localw2.estimators.files import restore
     from localw2.storage.model_file import read
 
@@ -114,11 +135,67 @@ def load_model(path: str, kinds: Sequence[str] = REGRESSORS) -> NamedModel:
     if stored.kind not in kinds:
         hint = "Use `localw2 ode sample`." if stored.kind == ODE else f"It needs a {' or '.join(kinds)}."
         raise ValueError(f"{path} holds a {stored.kind}, which this command cannot use. {hint}")
-    estimator = restore(path, stored)
+    given = {name: value for name, value in functions.items() if value is not None}
+    if stored.kind == ODE:
+        given = _complete_functions(path, stored.settings, given, described)
+    estimator = restore(path, stored, **given)
     columns = stored.settings.get(_NAMES) or {"features": getattr(estimator, "feature_names_in_", None)}
     known = columns.items() if isinstance(columns, dict) else ()  # files are not trusted
     named = {role: [str(name) for name in names] for role, names in known if hasattr(names, "__iter__")}
     return NamedModel(estimator, path, named)
+
+
+def _complete_functions(
+    path: str, settings: Mapping[str, Any], given: dict[str, Any], described: bool
+) -> dict[str, Any]:
+    """The functions of an ODE: those given, states that are only numbered, or what stands for absent ones."""
+    from localw2.apps.cli.equations import States
+
+    names = settings.get("functions")
+    names = names if isinstance(names, dict) else {}  # files are not trusted
+    columns = settings.get(_NAMES)
+    numbers = columns.get("observe") if isinstance(columns, dict) else None
+    if "observe" not in given and isinstance(numbers, list) and all(str(k).isdecimal() for k in numbers):
+        given = given | {"observe": States([int(k) for k in numbers])}
+    for name in ("field", "observe"):
+        if name in given or not isinstance(names.get(name), dict):
+            continue
+        label = str(names[name].get("function"))[:100]
+        if not described:
+            raise ValueError(
+                f"{path} was fitted with your own function {label!r}, which a model file does not hold: no "
+                f"code is ever read from it. Name it again: --{name} FILE.py:{label}."
+            )
+        given = given | {name: Absent(label)}
+    return given
+
+
+def read_long_table(
+    model: NamedModel,
+    table: Table,
+    identity: str | None = None,
+    time: str | None = None,
+    states: str | None = None,
+) -> LongTable:
+    """The trajectories of a table, in the columns given or in those that an ODE was fitted to."""
+    from localw2.estimators.dynamics.long_tables import Columns
+
+    columns = getattr(model.estimator, "table_columns_", None)
+    if columns is None or identity is not None:
+        (who,) = model.choose_columns("id", table, identity)
+    else:
+        who = columns.subject
+    if columns is None or time is not None:
+        (when,) = model.choose_columns("time", table, time)
+    else:
+        when = columns.time
+    if columns is None or states is not None:
+        observed = tuple(model.choose_columns("states", table, states))
+    else:
+        observed = columns.observed
+    if columns is None:
+        columns = Columns.of(who, when, observed)
+    return replace(columns, subject=who, time=when, observed=observed).read(table.frame, table.source)
 
 
 def select_rows(

@@ -102,7 +102,7 @@ def info(model: options.Model, config: Config = None, as_json: options.Json = Fa
     """Describe a model: its columns, settings, balls, base, training and origin."""
     from localw2.apps.cli.model_files import ODE, REGRESSORS, load_model
 
-    loaded = load_model(model, (*REGRESSORS, ODE))
+    loaded = load_model(model, (*REGRESSORS, ODE), described=True)
     estimator = loaded.estimator
     found: dict[str, Any] = {"model": model, "kind": type(estimator).__name__}
     found |= {"bytes": Path(model).stat().st_size, **loaded.columns}
@@ -140,6 +140,8 @@ def info(model: options.Model, config: Config = None, as_json: options.Json = Fa
     lines = to_plain(named | {f"  {name}": value for name, value in parameters.items()})
     width = max(map(len, lines)) + 2
     text = "\n".join(name.ljust(width) + _shorten(v) for name, v in lines.items() if v is not None)
+    if getattr(estimator, "population_", None) is not None:
+        text += f"\n\n{estimator.summary()}"
     print_result(found | {"parameters": parameters, "record": record}, text, as_json)
 
 

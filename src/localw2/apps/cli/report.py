@@ -10,6 +10,8 @@ import typer
 
 from localw2.apps.cli import options
 from localw2.apps.cli.config import RECORD, Config, keep_settings, read_record, settings_path
+from localw2.apps.cli.equations import load_function, parse_observe
+from localw2.apps.cli.ode import Field, Observe
 from localw2.apps.cli.outputs import check_outputs
 from localw2.apps.cli.running import print_result, report_errors
 
@@ -29,6 +31,8 @@ def report(
         typer.Option("--id", metavar="COL", help="The trajectory that a row belongs to (ODE models)."),
     ] = None,
     time: Annotated[str | None, typer.Option(metavar="COL", help="The time of a row (ODE models).")] = None,
+    field: Field = None,
+    observe: Observe = None,
     drop_missing: options.DropMissing = False,
     decimal: options.DecimalMark = options.Decimal.auto,
     config: Config = None,
@@ -38,9 +42,9 @@ def report(
 
     For a model from `localw2 ode fit`, DATA holds trajectories and --target names their states.
     """
-    from localw2.apps.cli.model_files import ODE, REGRESSORS, load_model, select_rows
+    from localw2.apps.cli.model_files import ODE, REGRESSORS, load_model, read_long_table, select_rows
     from localw2.apps.report import report_html
-    from localw2.apps.tables.tables import gather_trajectories, read_table
+    from localw2.apps.tables.tables import read_table
     from localw2.storage.atomic import replace_file
     from localw2.storage.model_file import check_writable
 
@@ -49,27 +53,33 @@ def report(
         check_writable(out, "--out")
     elif as_json:
         raise typer.BadParameter("--out - and --json would both write to standard output; name a file.")
-    loaded = load_model(model, (*REGRESSORS, ODE))
+    loaded = load_model(
+        model,
+        (*REGRESSORS, ODE),
+        field=None if field is None else load_function(field, "--field"),
+        observe=parse_observe(observe),
+    )
     table = read_table(data, decimal)
     about: dict[str, Any] = {"settings": flatten_settings(read_record(model)), "source": table.source}
     if type(loaded.estimator).__name__ == ODE:
-        (who,) = loaded.choose_columns("id", table, identity)
-        (when,) = loaded.choose_columns("time", table, time)
-        about["state_names"] = loaded.choose_columns("states", table, target)
-        inputs = gather_trajectories(table, who, when, about["state_names"])
+        long = read_long_table(loaded, table, identity, time, target)
+        about["state_names"] = long.quantities
+        is_population = getattr(loaded.estimator, "population_", None) is not None
+        inputs: tuple[Any, ...] = (long, None) if is_population else (long.Y, long.t)
+        count = len(long.subjects)
         kind = "trajectories"
     else:
         rows = select_rows(loaded, table, decimal, features, target, drop_missing)
         about |= {"feature_names": rows.features, "target_names": rows.targets}
-        inputs, kind = (rows.X, rows.y), "rows"
+        inputs, kind, count = (rows.X, rows.y), "rows", len(rows.X)
     page = report_html(loaded.estimator, *inputs, **about)
     if out == "-":
         typer.echo(page, nl=False)
         return
     replace_file(Path(out), page.encode())
-    found = {kind: len(inputs[0])}
+    found = {kind: count}
     settings = keep_settings(context, out, found | {"sha256": table.sha256})
-    line = f"{out}: {len(inputs[0])} {kind} of {table.source}"
+    line = f"{out}: {count} {kind} of {table.source}"
     print_result({"out": out, "settings": settings} | found, line, as_json)
 
 

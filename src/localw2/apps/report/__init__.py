@@ -12,7 +12,7 @@ from typing import Any
 __all__ = ["report_html", "write_report"]
 
 
-def write_report(path: Any, model: Any, X: Any, y: Any, **options: Any) -> Path:
+def write_report(path: Any, model: Any, X: Any, y: Any = None, **options: Any) -> Path:
     """Write the report of ``report_html`` to a file, which appears once it is complete; returns its path."""
     from localw2.storage.atomic import replace_file
 
@@ -21,17 +21,23 @@ def write_report(path: Any, model: Any, X: Any, y: Any, **options: Any) -> Path:
     return target
 
 
-def report_html(model: Any, X: Any, y: Any, **options: Any) -> str:
+def report_html(model: Any, X: Any, y: Any = None, **options: Any) -> str:
     """A report on a fitted model as a string, judged by rows X (N, p) and y (N,) or (N, d).
 
     The rows should be held-out ones; if the model was trained on them, the report says so at the top. For a
-    ``LocalW2ODE``, X and y are trajectories Y and their times t, in the forms that its ``fit`` takes.
+    ``LocalW2ODE``, X and y are trajectories Y and their times t, in the forms that its ``fit`` takes; if it
+    was fitted with noise, doses or covariates, X may be a ``LongTable`` or a frame, as for its
+    ``individual_parameters``, and y0, doses, covariates and inputs are options.
 
     Options: ``feature_names`` and ``target_names``, or ``state_names`` for a ``LocalW2ODE``; ``settings`` (a
     dictionary) and ``source`` (a file name, a command), which are shown as they are; ``n_samples`` draws per
     row or trajectory (200); ``random_state`` (0). The scores are those of ``localw2 evaluate``.
     """
     if hasattr(model, "sample_field"):
+        if getattr(model, "population_", None) is not None:
+            from localw2.apps.report.population import report_population
+
+            return report_population(model, X, y, **options)
         from localw2.apps.report.trajectories import report_trajectories
 
         return report_trajectories(model, X, y, **options)

@@ -13,7 +13,7 @@ from localw2._validation import Array
 from localw2._wording import as_html, as_label
 from localw2.judging.diagnosis.plots import INK, as_axis, group_categories
 from localw2.judging.inputs import is_whole
-from localw2.plots import (
+from localw2.plots.rows import (
     DATA,
     MODEL,
     TRUTH,

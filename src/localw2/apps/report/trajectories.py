@@ -11,6 +11,7 @@ import numpy as np
 from localw2._validation import Array, as_array, check_count
 from localw2._wording import as_html
 from localw2.apps.report import figures, joint, parts
+from localw2.estimators.dynamics.started_paths import StartedPath, read_paths, simulate_paths
 from localw2.judging.diagnosis.diagnose import diagnose
 from localw2.judging.inputs import Input
 
@@ -21,18 +22,6 @@ JUDGED = 200  # trajectories that are simulated; more would take minutes and say
 GRID = 60  # times of the bands
 _SHARED = 10  # trajectories observed at a time that suffice to show a distribution
 LEVELS = (0.05, 0.95)
-_MOST_GAPS = 2.0  # a common grid may be at most this many times as long as the longest trajectory
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class _Path:
-    """One observed trajectory: where it starts, and later times (T,) with their values (T, p)."""
-
-    start_time: float
-    start: Array
-    time: Array
-    values: Array
 
 
 @final
@@ -40,7 +29,7 @@ class _Path:
 class _Judged:
     """Trajectories, draws (S, T_i, p) at the times of each, and the verdict on their midpoints and ends."""
 
-    paths: list[_Path]
+    paths: list[StartedPath]
     draws: list[Array]
     diagnosis: Diagnosis
     n_all: int
@@ -107,14 +96,14 @@ def _moments(states: list[str]) -> list[str]:
 
 
 def _judge(model: Any, Y: Any, t: Any, names: Any, n_samples: int, rng: np.random.Generator) -> _Judged:
-    every = list(_paths(Y, t, int(model.n_states_)))
+    every = list(read_paths(Y, t, int(model.n_states_)))
     if len(every) < 2:
         raise ValueError(
             f"only {len(every)} trajectories have two complete observations; a report needs at least two."
         )
     chosen = np.sort(rng.permutation(len(every))[:JUDGED])
     paths = [every[i] for i in chosen]
-    draws = _simulate(model, paths, n_samples, rng)
+    draws = simulate_paths(model, paths, n_samples, rng)
     # As many outputs as states and moments: halfway and at the end of each trajectory.
     places = [(len(path.time) - 1) // 2 for path in paths], [len(path.time) - 1 for path in paths]
     y = np.hstack([np.stack([p.values[i] for p, i in zip(paths, at, strict=True)]) for at in places])
@@ -126,58 +115,6 @@ def _judge(model: Any, Y: Any, t: Any, names: Any, n_samples: int, rng: np.rando
     initial = [f"initial {state}" for state in states]
     diagnosis = diagnose(start, y, samples, names=initial, random_state=int(rng.integers(2**31)))
     return _Judged(paths, draws, diagnosis, len(every), states)
-
-
-def _paths(Y: Any, t: Any, n_states: int) -> Iterator[_Path]:
-    """Trajectories with at least two complete observations, in order of time."""
-    lists = isinstance(Y, list | tuple) and len({np.shape(path) for path in Y}) > 1
-    arrays = [np.asarray(path, dtype=np.float64) for path in Y] if lists else as_array(Y, "Y", missing=True)
-    times = list(t) if lists or np.ndim(t) == 2 else [t] * len(arrays)
-    if len(times) != len(arrays):
-        raise ValueError(
-            f"Y has {len(arrays)} trajectories but t has {len(times)} lists of times; give one for each."
-        )
-    for path, own in zip(arrays, times, strict=True):
-        values = path[:, None] if path.ndim == 1 else path
-        moments = np.asarray(own, dtype=np.float64)
-        if values.ndim != 2 or values.shape != (len(moments), n_states):
-            raise ValueError(
-                f"a trajectory has shape {path.shape} with {len(moments)} times; the model has {n_states} "
-                "state(s), and every time needs one value of each."
-            )
-        whole = np.flatnonzero(np.isfinite(values).all(1) & np.isfinite(moments))
-        order = whole[np.argsort(moments[whole], kind="stable")]
-        if len(order) > 1:
-            rest = order[1:]
-            yield _Path(float(moments[order[0]]), values[order[0]], moments[rest], values[rest])
-
-
-def _simulate(model: Any, paths: list[_Path], n_samples: int, rng: np.random.Generator) -> list[Array]:
-    """Draws (S, T_i, p) of every trajectory from its start; those that start together are solved together."""
-    groups: dict[Any, list[int]] = {}
-    shared = _shared_grids(paths)
-    for i, path in enumerate(paths):
-        groups.setdefault(path.start_time if path.start_time in shared else (i,), []).append(i)
-    draws: list[Array] = [np.empty(0)] * len(paths)
-    for key, members in groups.items():
-        grid = shared[key] if key in shared else paths[members[0]].time
-        start = np.stack([paths[i].start for i in members])
-        times = np.append(paths[members[0]].start_time, grid)
-        found = model.sample(start, times, n_samples, random_state=int(rng.integers(2**31)))[:, :, 1:]
-        for place, i in enumerate(members):
-            draws[i] = found[:, place, np.searchsorted(grid, paths[i].time)]
-    return draws
-
-
-def _shared_grids(paths: list[_Path]) -> dict[float, Array]:
-    """All later times of the trajectories with an initial time, unless they share too few of them."""
-    found = {}
-    for begin in {path.start_time for path in paths}:
-        own = [path.time for path in paths if path.start_time == begin]
-        union = np.unique(np.concatenate(own))
-        if len(union) <= _MOST_GAPS * max(map(len, own)):
-            found[begin] = union
-    return found
 
 
 def _warn_of_training(model: Any, Y: Any) -> str:

@@ -46,9 +46,6 @@ _GROUPED = {
     "point": re.compile(r"\s*[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?\s*"),
     "comma": re.compile(r"\s*[+-]?[1-9]\d{0,2}(\.\d{3})+(,\d*)?\s*"),
 }
-# A common grid of times, with missing observations, is used while it has at most this many times as many
-# entries as the median trajectory.
-_LARGEST_GRID = 2.0
 
 
 @final
@@ -351,59 +348,6 @@ def _find_decimal_mark(cells: list[str], decimal: str) -> str | None:
 
 def _is_missing(cell: Any) -> bool:
     return str(cell).strip().lower() in MISSING
-
-
-def gather_trajectories(table: Table, identity: str, time: str, states: list[str]) -> tuple[Any, Any]:
-    """Arrange a long table as (n, T, d) on a common grid (T,), NaN where nothing was observed.
-
-    Where few times are shared, two lists are returned instead. Rows may come in any order, but each
-    trajectory has at most one row per time.
-    """
-    moments = table.numbers([time])[:, 0]
-    values = table.numbers(states, missing=True)
-    keys = table.select([identity])[identity]
-    if (missing := keys.isna()).any():
-        raise ValueError(
-            f"column {identity!r} of {table.source} is empty in {missing.sum()} rows, the first of them row "
-            f"{keys.index[missing.argmax()] + 1}; it must say which trajectory each row belongs to."
-        )
-    labels, number = np.unique(keys.astype(str).to_numpy(), return_inverse=True)
-    order = np.lexsort((moments, number))
-    again = (np.diff(number[order]) == 0) & (np.diff(moments[order]) == 0)
-    if again.any():
-        row = order[1:][again][0]
-        raise ValueError(
-            f"row {keys.index[row] + 1} of {table.source} is the second with {identity} = {keys.iloc[row]} "
-            f"and {time} = {moments[row]:g}, but a trajectory has one state at a time. Correct the row, or "
-            "use another column as --id."
-        )
-    grid, place = np.unique(moments, return_inverse=True)
-    lengths = np.bincount(number)
-    if len(grid) <= _LARGEST_GRID * np.median(lengths):
-        Y = np.full((len(labels), len(grid), len(states)), np.nan)
-        Y[number, place] = values
-        return Y, grid
-    cuts = np.cumsum(lengths)[:-1]
-    return np.split(values[order], cuts), np.split(moments[order], cuts)
-
-
-def gather_weights(table: Table, identity: str, weights: str) -> Array:
-    """The weight of each trajectory (n,), in the order of ``gather_trajectories``; all its rows have it."""
-    values, keys = table.numbers([weights], missing=True)[:, 0], table.select([identity])[identity]
-    if len(empty := np.flatnonzero(np.isnan(values))):
-        raise ValueError(
-            f"column {weights!r} of {table.source} is empty in row {keys.index[empty[0]] + 1}; every row has "
-            "the weight of its trajectory."
-        )
-    _, first, number = np.unique(keys.astype(str).to_numpy(), return_index=True, return_inverse=True)
-    found: Array = values[first]
-    if len(wrong := np.flatnonzero(values != found[number])):
-        row = wrong[0]
-        raise ValueError(
-            f"row {keys.index[row] + 1} of {table.source} has {weights} = {values[row]:g}, but an earlier "
-            f"row of {identity} = {keys.iloc[row]} has {found[number[row]]:g}; a trajectory has one weight."
-        )
-    return found
 
 
 def write_table(path: str | os.PathLike[str], columns: Mapping[str, Any]) -> None:

@@ -11,17 +11,18 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from localw2._validation import Array, as_array, check_count, check_flag
+from localw2._validation import Array, as_array, check_count, check_flag, check_probability
 from localw2.balls.norms import Norm
 from localw2.distribution import DrawsDistribution, Support
 from localw2.estimators import settings, stored_values
 from localw2.estimators.dynamics import checks, storing
+from localw2.estimators.dynamics.judged_paths import JudgedPaths, sketch_paths
 from localw2.estimators.dynamics.parameters import LearnedParameters
-from localw2.estimators.dynamics.population.estimator import PopulationMethods
 from localw2.estimators.dynamics.population.population import Population, from_plain, to_plain
+from localw2.estimators.dynamics.population.subject_methods import SubjectMethods
 from localw2.estimators.dynamics.simulation import SimulatedPaths
+from localw2.estimators.dynamics.table_methods import TableMethods
 from localw2.estimators.dynamics.trajectories import Rows, Trajectories, near_initial
-from localw2.estimators.judged import JudgedPaths, sketch_paths
 from localw2.losses.discrepancies import Discrepancy, SquaredW2
 from localw2.losses.objective import Objective
 from localw2.models.fields import FunctionField, NetworkField, RandomField, parameter_names
@@ -46,7 +47,7 @@ SAMPLED_TRAJECTORIES = 4096
 ASSIGNED_ROWS = (20, 150)
 
 
-class LocalW2ODE(JudgedPaths, PopulationMethods, stored_values.Storable, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+class LocalW2ODE(TableMethods, JudgedPaths, SubjectMethods, stored_values.Storable, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     r"""An ODE :math:`\dot y = g(t, y, \omega)` whose omega varies from trajectory to trajectory.
 
     ``fit(Y, t)`` learns the distribution of omega, and with ``field="mlp"`` the field itself, so that
@@ -349,6 +350,27 @@ class LocalW2ODE(JudgedPaths, PopulationMethods, stored_values.Storable, BaseEst
             paths, states.numpy(), PREDICTION_DRAWS, shape, Support.anything(shape[0] * shape[1])
         )
 
+    def predict_interval(
+        self,
+        y0: Any,
+        t: Any,
+        coverage: float = 0.9,
+        *,
+        doses: Any = None,
+        covariates: Any = None,
+        inputs: Any = None,
+        measured: bool = True,
+    ) -> tuple[Array, Array]:
+        """The central interval of probability ``coverage`` of each quantity at each time, (n, T, p) each.
+
+        The other arguments are those of ``predict_distribution``.
+        """
+        tail = (1 - check_probability(coverage, "coverage")) / 2
+        given = {"doses": doses, "covariates": covariates, "inputs": inputs, "measured": measured}
+        levels = np.array([tail, 1 - tail])[:, None, None, None]
+        lower, upper = self.predict_distribution(y0, t, **given).ppf(levels)
+        return lower, upper
+
     def sample_field(
         self, y: Any, n_samples: int = 1, t: float | None = None, random_state: Any = None
     ) -> Array:
@@ -388,6 +410,7 @@ class LocalW2ODE(JudgedPaths, PopulationMethods, stored_values.Storable, BaseEst
             "seed": self._parameter_seed,
             "fit": fit,
             "seen_rows": counts,
+            "table": self._plain_columns(),
         }
         return Stored(type(self).__name__, plain, tensors | errors | seen | history)
 
@@ -418,6 +441,7 @@ class LocalW2ODE(JudgedPaths, PopulationMethods, stored_values.Storable, BaseEst
             described = plain.get("population")
             population = None if described is None else from_plain(described)
             estimator._keep(ode, fit, seen, n_observed, seed, noise, population)
+            estimator._keep_columns(plain.get("table"))
         return estimator
 
     def _check_settings(self) -> None:

@@ -11,7 +11,7 @@ from localw2._validation import Array
 from localw2._wording import as_label
 from localw2.judging.inputs import DAY, MISSING
 from localw2.judging.valleys import BIN, N_BINS, REACH
-from localw2.plots import DATA, MODEL, TRUTH, _label_categories, _pyplot
+from localw2.plots.rows import DATA, MODEL, TRUTH, _label_categories, _pyplot
 
 if TYPE_CHECKING:
     from localw2.judging.diagnosis.diagnose import Diagnosis

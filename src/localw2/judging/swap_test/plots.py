@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from localw2._validation import Array
-from localw2.plots import DATA, MODEL, TRUTH, _panels
+from localw2.plots.rows import DATA, MODEL, TRUTH, _panels
 
 if TYPE_CHECKING:
     from localw2.judging.swap_test.conditional import ConditionalTest

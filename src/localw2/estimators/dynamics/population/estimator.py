@@ -24,7 +24,6 @@ from localw2.estimators.dynamics.population.learning import (
     rescale,
     subset,
 )
-from localw2.estimators.dynamics.population.posterior import IndividualParameters, draw_posteriors
 from localw2.estimators.dynamics.population.sampling import SimulatedCohort, count_subjects, spread_times
 from localw2.estimators.dynamics.trajectories import Trajectories
 from localw2.models.cohort import state_of
@@ -37,6 +36,7 @@ from localw2.models.solver import FIXED, Solver
 if TYPE_CHECKING:
     from localw2.estimators.dynamics.population.population import Population
     from localw2.judging.seen_rows import SeenRows
+    from localw2.models.cohort import Cohort
     from localw2.models.measurement import MeasurementNoise
 
 # Training solves an equation to this many times the tolerances: errors of measurement are far larger.
@@ -116,7 +116,6 @@ class PopulationMethods:
         generator = torch.Generator().manual_seed(seed)
         trial = FunctionField(self.field, laws, generator, names).double()
         ode = RandomODE(trial, start, self.method, self.rtol, self.atol, step, state_size=size)
-        any(isinstance(law, PushForward) for law in laws.values())
         learned = learn(
             self.field,
             laws,
@@ -183,41 +182,22 @@ class PopulationMethods:
             )
         return str(self.population_)
 
-    def individual_parameters(
-        self,
-        Y: Any,
-        t: Any,
-        y0: Any = None,
-        *,
-        doses: Any = None,
-        covariates: Any = None,
-        inputs: Any = None,
-        n_samples: int = 200,
-        random_state: Any = None,
-    ) -> IndividualParameters:
-        """Draws of the parameters of single subjects, given their observations, from the learned population.
-
-        The arguments are those of ``fit``, of these subjects or others.
-        """
-        check_is_fitted(self, "model_")
-        if self._noise is None:
-            raise ValueError(
-                "individual_parameters weighs parameters by the errors of measurement; fit with noise=."
-            )
-        data = Trajectories.of(Y, t, self._whole_start(y0), self.t0_, self.observe is None, None, True, 1)
-        times, there, values = data.padded()
-        cohort = make_cohort(times, there, data.initial, data.t0, doses, covariates, inputs)
+    def _check_given(self, cohort: Cohort) -> None:
+        """Raise if the laws or the field need a covariate or an input that subjects do not have."""
         field = self.model_.field
         assert isinstance(field, FunctionField)
-        equation = Equation(field, self._solver(), self.observe, cohort, torch.tensor(np.isfinite(values)))
-        limit = None if self.quantification_limit is None else torch.tensor(self.quantification_limit)
-        target = torch.tensor(np.nan_to_num(values))
-        scores, effective = draw_posteriors(
-            equation, field.law, self._noise, target, limit, n_samples, settings.draw_seed(random_state)
-        )
-        drawn = field.law.values_of(scores.flatten(0, 1))
-        samples = {name: v.detach().unflatten(0, scores.shape[:2]).numpy() for name, v in drawn.items()}
-        return IndividualParameters(samples, effective.numpy())
+        missing = {*field.law.covariates, *field.given} - {*cohort.covariates, *cohort.knots}
+        if missing:
+            raise ValueError(
+                f"the model needs {', '.join(sorted(missing))}; give them as covariates or inputs."
+            )
+
+    def _check_start(self, known: bool, doses: Any) -> None:
+        """Raise if subjects would start from zero states that nobody asked for."""
+        field = self.model_.field
+        assert isinstance(field, FunctionField)
+        if not known and len(field.initial_names) < self.n_states_ and doses is None:
+            raise ValueError("y0 is unknown: give the initial states, or doses that begin from zero.")
 
     def _simulated(
         self, y0: Any, t: Any, given: tuple[Any, Any, Any], measured: bool, n_draws: int, seed: int
@@ -236,13 +216,8 @@ class PopulationMethods:
         initial = np.broadcast_to(initial, (n, self.n_states_))
         there = np.ones(times.shape, bool)
         cohort = make_cohort(times - start, there, initial, start, doses, covariates, inputs)
-        missing = {*field.law.covariates, *field.given} - {*cohort.covariates, *cohort.knots}
-        if missing:
-            raise ValueError(
-                f"the model needs {', '.join(sorted(missing))}; give them as covariates or inputs."
-            )
-        if y0 is None and len(field.initial_names) < self.n_states_ and doses is None:
-            raise ValueError("y0 is unknown: give the initial states, or doses that begin from zero.")
+        self._check_given(cohort)
+        self._check_start(y0 is not None, doses)
         seen = torch.ones((*times.shape, self.n_observed_), dtype=torch.bool)
         equation = Equation(field, self._solver(), self.observe, cohort, seen)
         noise = self._noise if measured else None

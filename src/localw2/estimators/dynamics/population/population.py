@@ -68,15 +68,20 @@ class Population:
         known = ", ".join(f"{q.parameter} {q.kind}" for q in self.quantities)
         raise ValueError(f"there is no {kind!r} of {parameter!r}; there are: {known}.")
 
+    def describe(self, quantity: Quantity) -> str:
+        """One of the quantities in words."""
+        name = quantity.parameter
+        shown = {
+            "typical": name,
+            "spread": f"{'SD of log ' if name in self.logarithmic else 'SD of '}{name}",
+        }
+        return shown.get(quantity.kind, f"{name}: {quantity.kind}")
+
     def __str__(self) -> str:
         lines = [["", "estimate", "s.e.", "5%", "95%", "shrinkage", "two-stage"]]
         for quantity in self.quantities:
             low, high = quantity.interval
             name, kind = quantity.parameter, quantity.kind
-            shown = {
-                "typical": name,
-                "spread": f"{'SD of log ' if name in self.logarithmic else 'SD of '}{name}",
-            }
             alone = (self.two_stage or {}).get(name)
             beside = (
                 ""
@@ -84,9 +89,8 @@ class Population:
                 else {"typical": f"{alone[0]:.4g}", "spread": f"{alone[1]:.3g}"}.get(kind, "")
             )
             shrunk = f"{self.shrinkage[name]:.0%}" if kind == "spread" and name in self.shrinkage else ""
-            label = shown.get(kind, f"{name}: {kind}")
             numbers = [f"{v:.3g}" if np.isfinite(v) else "" for v in (quantity.error, low, high)]
-            lines.append([label, f"{quantity.value:.4g}", *numbers, shrunk, beside])
+            lines.append([self.describe(quantity), f"{quantity.value:.4g}", *numbers, shrunk, beside])
         head = f"{self.n_subjects} subjects, {self.n_observations} observations"
         return f"{head}\n{align(lines, rule=True)}"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -32,11 +32,12 @@ class IndividualParameters:
     """Parameters of n subjects: ``samples`` {name: (S, n)} from their posteriors.
 
     ``effective`` (n,) is how many independent draws the weighted ones are worth: below 50 the draws of that
-    subject are only rough.
+    subject are only rough. ``subjects`` are their labels.
     """
 
     samples: dict[str, Array]
     effective: Array
+    subjects: list[Any] = field(default_factory=list)
 
     @property
     def mean(self) -> dict[str, Array]:
@@ -47,6 +48,10 @@ class IndividualParameters:
     def std(self) -> dict[str, Array]:
         """The posterior standard deviation (n,) of each."""
         return {name: values.std(0) for name, values in self.samples.items()}
+
+    def quantiles(self, q: Any = (0.05, 0.5, 0.95)) -> dict[str, Array]:
+        """Quantiles (len(q), n) of each."""
+        return {name: np.quantile(values, q, axis=0) for name, values in self.samples.items()}
 
 
 @torch.no_grad()

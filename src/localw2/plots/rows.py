@@ -1,4 +1,4 @@
-"""Plots from arrays, returned as matplotlib Axes."""
+"""Plots of rows, trajectories and laws of several outputs."""
 
 from __future__ import annotations
 
@@ -69,12 +69,20 @@ def band(
 
 
 def trajectories(
-    t: Any, samples: Any, data: Any = None, coverage: float = 0.9, names: Any = None, axes: Any = None
+    t: Any,
+    samples: Any,
+    data: Any = None,
+    coverage: float = 0.9,
+    names: Any = None,
+    axes: Any = None,
+    time: str = "t",
 ) -> Any:
     """Plot the mean and interval of trajectories over the observed lines, with one panel per state.
 
     ``samples`` is (S, n, T, d), as ``LocalW2ODE.sample`` returns it (all S * n lines make the band); ``data``
-    is Y (m, T, d) at the same times, with NaN for missing values. Returns the array of Axes.
+    is Y (m, T, d) at the same times, with NaN for missing values, or a list of pairs of times (T_i,) and
+    values (T_i, d) of trajectories with their own times, such as ``LongTable.paths()``. ``names`` are labels
+    of the states and ``time`` that of the times, with their units. Returns the array of Axes.
     """
     grid, lines = as_rows(t)[:, 0], as_array(samples, "samples")
     if lines.ndim != 4 or lines.shape[2] != len(grid):
@@ -83,23 +91,39 @@ def trajectories(
     d = lines.shape[2]
     names, axes = _names(names, d), _panels(axes, d)
     low, high = np.quantile(lines, [(1 - coverage) / 2, (1 + coverage) / 2], axis=0)
-    observed = np.empty((0, len(grid), d)) if data is None else np.asarray(data, dtype=np.float64)
-    if observed.ndim == 2 and d == 1:
-        observed = observed[..., None]
-    if observed.shape[1:] != (len(grid), d):
-        raise ValueError(f"data has shape {observed.shape}; expected (trajectories, {len(grid)}, {d}).")
+    observed = _observed_lines(data, grid, d)
     shown = "data" if len(observed) <= MOST_LINES else f"data ({MOST_LINES} of {len(observed)})"
     for i, ax in enumerate(axes):
-        for j, line in enumerate(observed[:MOST_LINES, :, i]):
-            seen = np.isfinite(line)
+        for j, (times, values) in enumerate(observed[:MOST_LINES]):
+            seen = np.isfinite(values[:, i])
             label = None if j else shown
-            ax.plot(grid[seen], line[seen], color=DATA, lw=0.6, alpha=0.5, label=label)
+            ax.plot(times[seen], values[seen, i], color=DATA, lw=0.6, alpha=0.5, label=label)
         label = f"fit, {100 * coverage:.0f} % band"
         ax.fill_between(grid, low[:, i], high[:, i], color=MODEL, alpha=0.25, lw=0, label=label, zorder=3)
         for edge in (low, high):  # edges over the data, where the band alone would be hard to see
             ax.plot(grid, edge[:, i], color=MODEL, lw=1, zorder=4)
         ax.plot(grid, lines[:, :, i].mean(0), color=MODEL, lw=2, label="fit, mean", zorder=4)
-    return _finish(axes, "t", names)
+    return _finish(axes, as_label(time), names)
+
+
+def _observed_lines(data: Any, grid: Array, d: int) -> list[tuple[Array, Array]]:
+    """Times (T_i,) and values (T_i, d) of observed trajectories."""
+    if data is None:
+        return []
+    if isinstance(data, list) and data and isinstance(data[0], tuple):
+        lines = [(np.asarray(times, dtype=np.float64), np.asarray(y, dtype=np.float64)) for times, y in data]
+        lines = [(times, values.reshape(len(values), -1)) for times, values in lines]
+        if wrong := [(t.shape, y.shape) for t, y in lines if t.shape != (len(y),) or y.shape[1] != d]:
+            raise ValueError(
+                f"data has times {wrong[0][0]} and values {wrong[0][1]}; expected (T,), (T, {d})."
+            )
+        return lines
+    observed = np.asarray(data, dtype=np.float64)
+    if observed.ndim == 2 and d == 1:
+        observed = observed[..., None]
+    if observed.shape[1:] != (len(grid), d):
+        raise ValueError(f"data has shape {observed.shape}; expected (trajectories, {len(grid)}, {d}).")
+    return [(grid, values) for values in observed]
 
 
 def field_along(z: Any, fit: Any, truth: Any = None, names: Any = None, axes: Any = None) -> Any:

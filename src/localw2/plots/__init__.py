@@ -1,0 +1,43 @@
+"""Plots from arrays, returned as matplotlib Axes."""
+
+from localw2.plots.rows import (
+    DATA,
+    MODEL,
+    MOST_LAWS,
+    MOST_LINES,
+    MOST_OUTPUTS,
+    REGIONS,
+    TRUTH,
+    Panel,
+    ball_scores,
+    band,
+    dependence,
+    field_along,
+    importance,
+    laws,
+    pairs,
+    trajectories,
+)
+from localw2.plots.subjects import individual_fits, predictive_check, residuals
+
+__all__ = [
+    "DATA",
+    "MODEL",
+    "MOST_LAWS",
+    "MOST_LINES",
+    "MOST_OUTPUTS",
+    "REGIONS",
+    "TRUTH",
+    "Panel",
+    "ball_scores",
+    "band",
+    "dependence",
+    "field_along",
+    "importance",
+    "individual_fits",
+    "laws",
+    "pairs",
+    "predictive_check",
+    "residuals",
+    "trajectories",
+]
