@@ -16,7 +16,7 @@ from localw2.distribution import DrawsDistribution, Support
 from localw2.estimators import settings, stored_values
 from localw2.estimators.dynamics import storing
 from localw2.estimators.dynamics.equations import EquationSettings
-from localw2.estimators.dynamics.first_look import FirstLook, start_jumps, start_parts
+from localw2.estimators.dynamics.first_look import FirstLook, start_parts
 from localw2.estimators.dynamics.parameters import LearnedParameters
 from localw2.estimators.dynamics.trajectories import Trajectories
 from localw2.estimators.dynamics.transitions import TransitionRows
@@ -45,9 +45,8 @@ FEWEST_ROWS = 50
 STEP_TOLERANCE = 0.002
 MOST_STEPS = 64
 MAX_GRADIENT = 1.0
-# How much networks are held to the regressions that they start from, relative to the loss. Jumps, which a
-# threshold cannot all find, make the regressions rough.
-ANCHOR, ANCHOR_JUMPS = 4.0, 0.5
+# How much networks are held to the regressions that they start from, relative to the loss.
+ANCHOR = 4.0
 
 
 class LocalW2SDE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -386,9 +385,8 @@ class LocalW2SDE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
         equation = checked.build(rows.state.shape[1], look.units(rows), torch.Generator().manual_seed(seed))
         equation = equation.to(device)
         x = torch.tensor(rows.inputs, dtype=checked.dtype, device=device)
-        start_jumps(equation, rows, look)
         model = Transitions(equation, self._n_steps(rows, None))
-        start_parts(model, x, rows, look, seed)
+        start_parts(model, x, rows, look, hoods, seed)
         if isinstance(self.step, str):
             self._refine(model, x, seed)
         objective, x, model = self._objective(model, x, rows, look, hoods)
@@ -449,7 +447,7 @@ class LocalW2SDE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
             jumps=has_jumps,
             squashed=has_jumps and bool(self.debiased),
             n_anchors=anchors.shape[1],
-            anchor=ANCHOR_JUMPS if has_jumps else ANCHOR,
+            anchor=ANCHOR,
         )
         y = torch.tensor(np.hstack(target)).to(x)
         centers = np.hstack(center) if self.debiased else None
@@ -457,11 +455,9 @@ class LocalW2SDE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
         return objective, torch.cat([x, anchors], 1), model
 
     def _config(self, checked: EquationSettings, n_balls: int, k: int, seed: int, printed: str) -> FitConfig:
-        has_jumps = checked.jumps is not None
-        auto_steps = 300 if has_jumps or not self.debiased else 160
+        auto_steps = 160 if self.debiased else 300
         auto_rate = 0.02 if not checked.has_networks else 0.005 if checked.has_functions else 0.002
-        if has_jumps and checked.has_networks:
-            auto_rate = 0.004
+        auto_rate = auto_rate if self.debiased else 0.01  # the printed loss has its minimum far from the start
         steps = auto_steps if isinstance(self.max_steps, str) else check_count(self.max_steps, "max_steps", 1)
         rate = auto_rate if isinstance(self.learning_rate, str) else self.learning_rate
         batch = min(n_balls, max(1, STEP_ROWS // k))
