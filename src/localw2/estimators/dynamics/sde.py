@@ -17,10 +17,10 @@ from localw2.estimators import settings, stored_values
 from localw2.estimators.dynamics import storing
 from localw2.estimators.dynamics.equations import EquationSettings
 from localw2.estimators.dynamics.first_look import FirstLook, start_parts
+from localw2.estimators.dynamics.judged_paths import JudgedPaths, sketch_paths
 from localw2.estimators.dynamics.parameters import LearnedParameters
 from localw2.estimators.dynamics.trajectories import Trajectories
 from localw2.estimators.dynamics.transitions import TransitionRows
-from localw2.estimators.judged import JudgedPaths, sketch_paths
 from localw2.losses.objective import Objective
 from localw2.losses.transitions import TransitionW2
 from localw2.models.coefficients import NetworkCoefficient
