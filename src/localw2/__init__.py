@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from localw2.estimators.dynamics.population.predictions import IndividualPredictions
     from localw2.estimators.dynamics.population.predictive_check import PredictiveCheck
     from localw2.estimators.dynamics.population.residuals import Residuals
+    from localw2.estimators.dynamics.sde import LocalW2SDE
     from localw2.estimators.files import load, save
     from localw2.estimators.regression.ball_law import BallLaw
     from localw2.estimators.regression.network import Network
@@ -73,6 +74,7 @@ __all__ = [
     "LazyNeighborhoods",
     "LocalW2ODE",
     "LocalW2Regressor",
+    "LocalW2SDE",
     "LogNormal",
     "LongTable",
     "Mahalanobis",
@@ -137,6 +139,7 @@ _HOMES = {
     "estimators.dynamics.population.predictions": "IndividualPredictions",
     "estimators.dynamics.population.predictive_check": "PredictiveCheck",
     "estimators.dynamics.population.residuals": "Residuals",
+    "estimators.dynamics.sde": "LocalW2SDE",
     "estimators.files": "load save",
     "estimators.regression.regressor": "LocalW2Regressor",
     "estimators.regression.network": "Network",

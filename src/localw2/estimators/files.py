@@ -7,13 +7,18 @@ from typing import Any
 
 from localw2.estimators.coefficients.regressor import RandomCoefficientRegressor
 from localw2.estimators.dynamics.ode import LocalW2ODE
+from localw2.estimators.dynamics.sde import LocalW2SDE
 from localw2.estimators.regression.regressor import LocalW2Regressor
 from localw2.estimators.stored_maps import KIND, restore_map, store_map
 from localw2.estimators.stored_values import check_fits_together
 from localw2.models.base import RandomMap
 from localw2.storage.model_file import Stored, read, write
 
-_KINDS: dict[str, Any] = {c.__name__: c for c in (LocalW2Regressor, RandomCoefficientRegressor, LocalW2ODE)}
+_KINDS: dict[str, Any] = {
+    c.__name__: c for c in (LocalW2Regressor, RandomCoefficientRegressor, LocalW2ODE, LocalW2SDE)
+}
+# The functions of the user's own that each kind may ask for.
+_FUNCTIONS = {"LocalW2ODE": {"field", "observe"}, "LocalW2SDE": {"drift", "diffusion", "jumps"}}
 
 
 def save(model: Any, path: Any) -> None:
@@ -59,7 +64,7 @@ def restore(path: Any, stored: Stored, *, classes: Any = None, **functions: Any)
         raise ValueError(
             f"{path} holds a {stored.kind}, which is not a model; known are {', '.join([*_KINDS, KIND])}."
         )
-    known = {"LocalW2ODE": {"field", "observe"}, KIND: {"classes"}}.get(stored.kind, set())
+    known = {"classes"} if stored.kind == KIND else _FUNCTIONS.get(stored.kind, set())
     given = functions if classes is None else functions | {"classes": classes}
     if unknown := sorted(set(given) - known):
         raise ValueError(f"a stored {stored.kind} does not take {', '.join(unknown)}; give the path alone.")

@@ -26,7 +26,7 @@ def store_ode(ode: RandomODE) -> tuple[dict[str, Any], dict[str, Tensor]]:
     laws = None
     if isinstance(ode.field, FunctionField):
         named = ode.field.law.laws
-        laws = {name: _plain_law(law) for name, law in named.items()}
+        laws = plain_laws(named)
     tensors = {f"field.{name}": value for name, value in ode.field.state_dict().items()}
     given = ode.field.given if isinstance(ode.field, FunctionField) else []
     return {"laws": laws, "given": given, "step": ode.step_size}, tensors | {"state_size": ode.state_size}
@@ -90,6 +90,11 @@ def _plain_law(law: Law) -> list[Any]:
     if isinstance(law, PushForward):
         return [*plain, list(law.depends_on), law.positive]
     return [*plain, list(law.depends_on)] if law.depends_on else plain
+
+
+def plain_laws(laws: Mapping[str, Law]) -> dict[str, Any]:
+    """The laws as a file holds them."""
+    return {name: _plain_law(law) for name, law in laws.items()}
 
 
 def _law(name: str, mean: float, std: float | None, depends_on: Any = (), positive: Any = None) -> Law:
