@@ -124,7 +124,7 @@ def test_a_wrong_observation_of_a_trajectory_counts_as_missing(kind):
     wrong, gap = paths(), paths()
     wrong[7, 4], gap[7, 4] = 1e6, np.nan
     settings = FIELDS[kind] | {"random_state": 0}
-    with pytest.warns(UserWarning, match=r"trajectory 7 at t = 1, with y = 1e\+06, is left out"):
+    with pytest.warns(UserWarning, match=r"trajectory 7 .* at t = 1, with y = 1e\+06, is left out"):
         model = LocalW2ODE(**settings).fit(wrong, TIMES)
     np.testing.assert_array_equal(draws_of(model), draws_of(LocalW2ODE(**settings).fit(gap, TIMES)))
 
@@ -139,7 +139,7 @@ def test_a_trajectory_that_starts_wrong_is_left_out():
     alone = LocalW2ODE(**settings).fit(np.delete(y, 7, 0), TIMES, sample_weight=np.delete(weights, 7))
     np.testing.assert_allclose(draws_of(model), draws_of(alone), rtol=1e-4)
     # A given initial state is kept, and only the observation is missing.
-    with pytest.warns(UserWarning, match="trajectory 7 at t = 0, with y = -1e.06, is left out of the fit:"):
+    with pytest.warns(UserWarning, match="trajectory 7 .* at t = 0, .* is left out of the fit:"):
         LocalW2ODE(**settings).fit(wrong, TIMES, y[:, 0])
 
 
@@ -152,7 +152,7 @@ def test_growth_and_unequal_lengths_are_left_alone():
     y[3] = y[4]
     y[3, 2] = 1e6
     given = [*y[:-1], y[-1, :5]], [TIMES] * 199 + [TIMES[:5]]
-    with pytest.warns(UserWarning, match="trajectory 3 at t = 0.5"):
+    with pytest.warns(UserWarning, match=r"trajectory 3 .* at t = 0\.5"):
         found, times, kept, weights = leave_out_strays(*given, None, None, True)
     assert np.isnan(found[3][2]).all()
     assert sum(int(np.isnan(path).sum()) for path in found) == 1

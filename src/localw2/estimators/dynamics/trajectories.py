@@ -331,7 +331,7 @@ def leave_out_strays(
         paths[i][j, c] = np.nan
     lost = {i for i, j, _ in found if (starts and j == 0) or not np.isfinite(paths[i]).any()}
     i, j, _ = found[0]
-    where = f"trajectory {i} at t = {times[i][j]:g}, with y = {values[strays][0]:g}"
+    where = f"trajectory {i} (counted from 0) at t = {times[i][j]:g}, with y = {values[strays][0]:g}"
     which = f"the observation of {where}, is"
     if len(found) > 1:
         which = f"{len(found)} observations, such as that of {where}, are"
@@ -344,7 +344,8 @@ def leave_out_strays(
     )
     if lost:
         stays = np.array([i not in lost for i in chosen])
-        kept, weights = chosen[stays], None if weights is None else weights[stays]
+        kept = chosen[stays]
+        weights = None if weights is None else weights[stays] / weights[stays].mean()
     return paths, times, kept, weights
 
 
