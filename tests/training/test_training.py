@@ -161,7 +161,7 @@ def test_batches_of_the_caller_replace_the_choice_of_balls():
     everything = torch.arange(len(x)), objective
     ours = train(network(), objective, x, FitConfig(max_epochs=3), batches=lambda epoch: [everything])
     assert_same(ours, train(network(), objective, x, FitConfig(max_epochs=3)))
-    halves = [objective.block(range(0, 20)), objective.block(range(20, objective.hoods.n_balls))]
+    halves = [objective.block(range(20)), objective.block(range(20, objective.hoods.n_balls))]
     asked = []
 
     def batches(epoch):
