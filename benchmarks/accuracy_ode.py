@@ -1,6 +1,6 @@
 """Errors of LocalW2ODE on the paper's system and on logistic growth, next to the truth and the mean model.
 
-    python benchmarks/accuracy_ode.py [--seeds 3] [--grid-seeds 1] [--jobs 2]
+    python benchmarks/accuracy_ode.py [--seeds 3] [--grid-seeds 1] [--jobs 2] [--only grid --a .1 .2]
 
 Error in yhat and ghat: Eq. ode_error of the paper on 100 test trajectories (delta_0 = .1; one simulated
 trajectory per test trajectory; 100 draws of the field at every tenth test state). "mean model" is the ODE
@@ -12,6 +12,7 @@ times of |SDhat - SD| / SD, and "corr." the mean error of the correlations betwe
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 import warnings
 from typing import Any
@@ -28,13 +29,16 @@ from ode_errors import PRINTED, correlation_error, field_error, mean_model, path
 TIMES = {"linked": False}
 
 
-def run_cell(a: float, sigma: float, seed: int, settings: dict[str, Any]) -> dict[str, float]:
+def run_cell(
+    a: float, sigma: float, seed: int, settings: dict[str, Any], watched: bool = False
+) -> dict[str, float]:
     """Fit one training set; score the fit, the mean model and the truth on one test set."""
+    torch.set_num_threads(1)  # in a process of its own too
     truth = FourStates(a, sigma)
     paths, t, _ = truth.sample(100, random_state=seed)
-    start = time.perf_counter()
+    start = time.process_time()
     model = LocalW2ODE(random_state=seed, **settings).fit(paths, t)
-    seconds = time.perf_counter() - start
+    seconds = time.process_time() - start
     test, _, _ = truth.sample(100, random_state=10_000 + seed)
     _, _, again = truth.sample(100, random_state=20_000 + seed)
     states = test[:, ::10].reshape(-1, 4)
@@ -42,7 +46,7 @@ def run_cell(a: float, sigma: float, seed: int, settings: dict[str, Any]) -> dic
     flat_paths, flat_field = mean_model(truth, test[:, 0], states)
     samples = model.sample(test[:, 0], t, random_state=seed)[0]
     spread = model.sample(np.ones(4), t, 2000, random_state=seed)[:, 0]
-    return {
+    found = {
         "rows": float(Neighborhoods.within(paths[:, 0], 0.1).row_sizes().double().mean()),
         "y": path_error(test, samples),
         "g": field_error(field, model.sample_field(states, 100, random_state=seed)),
@@ -54,6 +58,11 @@ def run_cell(a: float, sigma: float, seed: int, settings: dict[str, Any]) -> dic
         "true g": field_error(field, truth.sample_field(states, 100, 1 + seed)),
         "seconds": seconds,
     }
+    if watched:
+        print(
+            f"a {a}, sigma {sigma}, set {seed}: error in g {found['g']:.5f}, {seconds:.0f} s", file=sys.stderr
+        )
+    return found
 
 
 def fit_known_form(seed: int) -> dict[str, float]:
@@ -98,20 +107,9 @@ def average(records: list[dict[str, float]]) -> dict[str, float]:
     return {name: float(np.mean([record[name] for record in records])) for name in records[0]}
 
 
-def main() -> None:
-    """Print the tables."""
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
-    parser.add_argument("--seeds", type=int, default=3, help="training sets of a = 0, sigma = .25")
-    parser.add_argument("--grid-seeds", type=int, default=1, help="training sets of each other (a, sigma)")
-    parser.add_argument("--jobs", type=int, default=2)
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    run = Parallel(n_jobs=options.jobs)
-    warnings.filterwarnings("ignore", message=".*balls with one row")  # that is what the printed delta does
-    seeds = range(options.seeds)
-
-    print("Network field, a = 0, sigma = .25, 100 trajectories, mean of", options.seeds, "training sets")
+def print_methods(run: Parallel, seeds: range) -> None:
+    """Print the errors of several losses at a = 0, sigma = .25."""
+    print("Network field, a = 0, sigma = .25, 100 trajectories, mean of", len(seeds), "training sets")
     print(f"{'loss':28}{'y':>9}{'g':>9}{'SD':>8}{'corr.':>8}{'seconds':>9}")
     methods = {"default (pairs of times)": {}, "single times": TIMES, "as printed": PRINTED}
     for name, settings in methods.items():
@@ -123,24 +121,45 @@ def main() -> None:
     for name in ("mean", "true"):
         print(f"{name + ' model':28}{record[name + ' y']:9.5f}{record[name + ' g']:9.5f}")
 
-    print(
-        "\nDefault over a and sigma, mean of",
-        options.grid_seeds,
-        "training set(s); rows: per ball of radius .1",
-    )
+
+def print_grid(run: Parallel, a_grid: list[float], seeds: range) -> None:
+    """Print the errors of the default over a and sigma."""
+    print(f"\nDefault over a and sigma, mean of {len(seeds)} training set(s); rows: per ball of radius .1")
     columns = "".join(f"{name:>9}" for name in ("ours", "mean", "true"))
     print(f"{'':18} |{'error in y':>27} |{'error in g':>27} |")
-    print(f"{'a':>4}{'sigma':>7}{'rows':>7} |{columns} |{columns} |{'SD':>7}")
-    cells = [(a, s) for a in (0.0, 0.1, 0.2, 0.3) for s in (0.1, 0.25, 0.4)]
-    tasks = [(a, s, seed) for a, s in cells for seed in range(options.grid_seeds)]
-    records = run(delayed(run_cell)(a, s, seed, {}) for a, s, seed in tasks)
+    print(f"{'a':>4}{'sigma':>7}{'rows':>7} |{columns} |{columns} |{'SD':>7}{'seconds':>9}")
+    cells = [(a, s) for a in a_grid for s in (0.1, 0.25, 0.4)]
+    # Training set by training set, so that a look at a run in progress sees all cells.
+    tasks = [(a, s, seed) for seed in seeds for a, s in cells]
+    records = run(delayed(run_cell)(a, s, seed, {}, watched=True) for a, s, seed in tasks)
     for a, s in cells:
         r = average([record for record, task in zip(records, tasks, strict=True) if task[:2] == (a, s)])
         print(
             f"{a:4}{s:7}{r['rows']:7.1f} |{r['y']:9.5f}{r['mean y']:9.5f}{r['true y']:9.5f} "
-            f"|{r['g']:9.5f}{r['mean g']:9.5f}{r['true g']:9.5f} |{r['sd']:7.1%}",
+            f"|{r['g']:9.5f}{r['mean g']:9.5f}{r['true g']:9.5f} |{r['sd']:7.1%}{r['seconds']:9.0f}",
             flush=True,
         )
+
+
+def main() -> None:
+    """Print the tables."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
+    parser.add_argument("--seeds", type=int, default=3, help="training sets of a = 0, sigma = .25")
+    parser.add_argument("--grid-seeds", type=int, default=1, help="training sets of each other (a, sigma)")
+    parser.add_argument("--a", type=float, nargs="+", default=[0.0, 0.1, 0.2, 0.3], help="a of the grid")
+    parser.add_argument("--only", choices=("grid",))
+    parser.add_argument("--jobs", type=int, default=2)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    run = Parallel(n_jobs=options.jobs)
+    warnings.filterwarnings("ignore", message=".*balls with one row")  # that is what the printed delta does
+    seeds = range(options.seeds)
+    if options.only == "grid":
+        print_grid(run, options.a, range(options.grid_seeds))
+        return
+    print_methods(run, seeds)
+    print_grid(run, options.a, range(options.grid_seeds))
 
     print("\nKnown form, distribution of omega by push-forward, 500 trajectories: each training set")
     for record in run(delayed(fit_known_form)(seed) for seed in seeds):

@@ -56,6 +56,16 @@ def power_cut(epoch):
         training._Run.step = original
 
 
+@contextmanager
+def every_epoch_kept():
+    """Write a checkpoint after every epoch."""
+    before, training.CHECKPOINT_SECONDS = training.CHECKPOINT_SECONDS, -1.0
+    try:
+        yield
+    finally:
+        training.CHECKPOINT_SECONDS = before
+
+
 @pytest.fixture(scope="module")
 def fitted():
     Y, t, k = decays()
@@ -217,6 +227,49 @@ class TestFitting:
         assert [line["loss"] for line in lines] == whole.fit_.losses
         assert resumed.fit_.losses == whole.fit_.losses
         np.testing.assert_array_equal(resumed.parameters_.samples["k"], whole.parameters_.samples["k"])
+
+    def test_a_network_in_batches_is_resumed_as_the_same_fit(self, tmp_path):
+        Y, t, _ = decays(30)
+        settings = {"width": 8, "batch_trajectories": 10, "max_epochs": 30, "random_state": 0}
+        whole = LocalW2ODE(**settings).fit(Y, t)
+        settings["checkpoint"] = tmp_path / "fit.ckpt"
+        with power_cut(epoch=20), pytest.raises(RuntimeError, match="power cut"), every_epoch_kept():
+            LocalW2ODE(**settings).fit(Y, t)
+        resumed = LocalW2ODE(**settings).fit(Y, t)
+        assert resumed.fit_.losses == whole.fit_.losses
+        assert len(whole.fit_.history) == 30
+        draws = [m.sample([1.0], t, 20, random_state=0) for m in (whole, resumed)]
+        np.testing.assert_array_equal(*draws)
+
+    def test_networks_in_batches_take_weights_gaps_and_times_of_their_own(self):
+        rng = np.random.default_rng(0)
+        k, t = rng.normal(1.0, 0.2, 60), np.sort(rng.uniform(0, 2, (60, 9)), 1)
+        Y = np.exp(-k[:, None] * t)
+        Y[rng.uniform(size=Y.shape) < 0.1] = np.nan
+        slow = k < 1.0  # all the weight is on these
+        model = LocalW2ODE(width=20, depth=1, batch_trajectories=25, max_epochs=80, random_state=0)
+        model.fit(Y, t, y0=1.0, t0=0.0, sample_weight=np.where(slow, 1.0, 1e-6))
+        found = model.sample([1.0], [0.0, 1.0], 500, random_state=1)[:, 0, 1, 0]
+        assert found.mean() == pytest.approx(np.exp(-k[slow]).mean(), abs=0.03)
+
+    @pytest.mark.parametrize(
+        ("settings", "word"),
+        [
+            ({"batch_trajectories": 1}, "batch_trajectories"),
+            ({"batch_trajectories": "many"}, "batch_trajectories"),
+            ({"batch_trajectories": 20, "batch_balls": 3}, "batch_balls"),
+        ],
+    )
+    def test_batches_that_cannot_be_made(self, settings, word):
+        Y, t, _ = decays(10)
+        with pytest.raises(ValueError, match=word):
+            LocalW2ODE(**settings).fit(Y, t)
+
+    def test_functions_learn_from_batches_of_trajectories_too(self):
+        Y, t, k = decays(60)
+        model = LocalW2ODE(decay, {"k": 0.7}, batch_trajectories=20, max_epochs=60, random_state=0).fit(Y, t)
+        assert model.parameters_.mean["k"] == pytest.approx(k.mean(), abs=0.15 * k.std())
+        assert model.parameters_.std["k"] == pytest.approx(k.std(), rel=0.15)
 
     def test_mini_batches_of_balls(self):
         Y, t, k = decays(40)

@@ -8,9 +8,11 @@ import ot
 import pytest
 import torch
 
-from localw2 import Neighborhoods, Objective, SquaredW2
+from localw2 import Neighborhoods, NetworkField, Objective, SquaredW2
 from localw2.datasets import FourStates, LogisticGrowth
-from localw2.estimators.dynamics.trajectories import Rows, Trajectories, near_initial
+from localw2.estimators.dynamics.mean_field import fit_mean_field
+from localw2.estimators.dynamics.trajectories import Near, Rows, Trajectories, near_initial
+from localw2.estimators.dynamics.trajectory_batches import TrajectoryBatches
 
 
 def paths(n=8, n_times=5, d=2, seed=0, spread=0.0):
@@ -282,3 +284,67 @@ def test_snapshots_cannot_be_linked():
     data = Trajectories.of(np.arange(4.0)[:, None, None] + np.zeros((4, 1, 1)), np.ones((4, 1)), 0.0, 0.0)
     with pytest.raises(ValueError, match="linked"):
         data.pairs()
+
+
+def make_batches(Y, t, size, near=None, weights=None):
+    """Batches of singles with the plain loss, and the rows that they are made from."""
+    rows = Trajectories.of(Y, t, y0=np.ones(Y.shape[2])).singles()
+    rows, windows = rows.take(rows.windows(len(Y), None))
+    near = [Near(np.ones(len(Y), bool), np.ones(len(Y), bool))] if near is None else near
+    of_rows = None if weights is None else weights[rows.number]
+    objective = Objective(
+        torch.tensor(rows.target), rows.balls(near, windows), SquaredW2(), sample_weight=of_rows
+    )
+    return TrajectoryBatches(rows, windows, near, objective, size, seed=3), rows
+
+
+class TestBatches:
+    def test_an_epoch_shows_every_trajectory_once_and_determines_its_batches(self):
+        batches, rows = make_batches(*paths(n=23), size=5)
+        seen = [np.unique(rows.number[part]) for part, _ in batches(0)]
+        assert batches.per_epoch == len(seen) == 5
+        assert sorted(np.concatenate(seen)) == list(range(23))
+        again, other = ([part.tolist() for part, _ in batches(epoch)] for epoch in (0, 1))
+        assert again == [part.tolist() for part, _ in batches(0)]
+        assert again != other
+
+    @pytest.mark.parametrize("weighted", [False, True])
+    def test_a_batch_of_all_has_the_loss_of_all(self, weighted):
+        Y, t = paths(n=9)
+        Y[4, 2] = np.nan
+        weights = np.random.default_rng(0).integers(1, 4, 9).astype(float) if weighted else None
+        batches, rows = make_batches(Y, t, 9, weights=weights)
+        ((part, objective),) = batches(0)
+        yhat = torch.tensor(np.random.default_rng(1).normal(size=rows.target.shape))
+        assert sorted(part.tolist()) == list(range(len(rows.number)))
+        torch.testing.assert_close(objective(yhat[part]), batches.objective(yhat))
+
+    def test_groups_are_parts_of_balls_of_initial_states(self):
+        Y, t = paths(n=40)
+        left = np.arange(40) < 20
+        batches, rows = make_batches(Y, t, 8, near=[Near(left, left), Near(~left, ~left)])
+        for part, objective in batches(0):
+            assert len(np.unique(rows.number[part])) <= 8
+            for ball in range(objective.hoods.n_balls):
+                members = rows.number[part[objective.hoods.ball(ball)]]
+                assert len(members) == batches.largest == 4
+                assert len(set(members < 20)) == 1
+
+    def test_windows_of_own_times_are_longer_where_fewer_are_compared(self):
+        t = np.sort(np.random.default_rng(0).uniform(size=(300, 10)), 1)
+        rows = Trajectories.of(np.cumsum(t, 1), t, y0=0.0).singles()
+        whole, fifth = (len(rows.windows(300, None, part)) for part in (1.0, 0.2))
+        assert whole == pytest.approx(5 * fifth, rel=0.1)
+
+    def test_a_network_begins_with_the_mean_field_of_the_slopes(self):
+        rng, t = np.random.default_rng(0), np.linspace(0, 2, 21)
+        Y = np.exp(-rng.normal(1.0, 0.05, (60, 1)) * t) * rng.uniform(0.5, 2.0, (60, 1))
+        data = Trajectories.of(Y, t)
+        rows, generator = data.pairs(), torch.Generator().manual_seed(0)
+        units = tuple(map(torch.tensor, data.units(rows.target[:, 1:])))
+        field = NetworkField(1, 30, 2, generator=generator, units=units)
+        fit_mean_field(field, rows, generator)
+        zero = [torch.zeros(1, *layer.mean.shape) for layer in field.net.random_layers()]
+        for y in (0.3, 0.8, 1.5):
+            slope = float(field.bind(zero)(torch.tensor(0.0), torch.tensor([[y]])).detach())
+            assert slope == pytest.approx(-y, abs=0.05)

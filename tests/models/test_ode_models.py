@@ -106,9 +106,10 @@ class TestLaws:
 
 class TestFields:
     @pytest.mark.parametrize("n_noise", [None, 2])
+    @pytest.mark.parametrize("activation", ["relu", "tanh"])
     @pytest.mark.parametrize("residual", [False, True])
-    def test_a_bound_network_is_the_network_with_its_gradients(self, residual, n_noise):
-        field = NetworkField(3, 8, 2, residual, "tanh", 0.5, seeded(), n_noise=n_noise).double()
+    def test_a_bound_network_is_the_network_with_its_gradients(self, residual, activation, n_noise):
+        field = NetworkField(3, 8, 3, residual, activation, 0.5, seeded(), n_noise=n_noise).double()
         omega = field.draw(5, seeded(1))
         y = torch.randn(5, 3, dtype=torch.float64, generator=seeded(2)).requires_grad_()
         wanted = [y, *field.parameters()]
@@ -277,7 +278,76 @@ class TestRandomODE:
             RandomODE(**{"field": NetworkField(2, 4, 1), "times": torch.tensor([0.0, 1.0]), **settings})
 
 
+class TestEqualSteps:
+    def test_the_error_falls_with_the_fourth_power_of_the_step_at_all_times(self):
+        times = torch.linspace(0, 2, 37, dtype=torch.float64) ** 1.3 + 5  # most of them between steps
+        exact = torch.stack([torch.cos(times - 5), -torch.sin(times - 5)], -1)
+        turn = FunctionField(lambda t, y, w: [w * y[1], -w * y[0]], {"w": Shared(1.0)}).double()
+        start, omega = torch.tensor([[1.0, 0.0]]).double(), turn.draw(1)
+        ode = RandomODE(turn, times)
+        errors = [float((ode.in_steps(start, omega, n)[0] - exact).detach().abs().max()) for n in (8, 16, 32)]
+        assert errors[0] < 2e-3
+        assert errors[0] / errors[1] > 12
+        assert errors[1] / errors[2] > 12
+
+    def test_a_time_that_the_field_takes_arrives(self):
+        field = FunctionField(lambda t, y, k: k * t**2 + 0 * y, {"k": Shared(3.0)}).double()
+        ode = RandomODE(field, torch.tensor([1.0, 2.0, 3.0]).double())
+        found = ode.in_steps(torch.ones(1, 1).double(), field.draw(1), 2)
+        np.testing.assert_allclose(found.detach().numpy().ravel(), [1.0, 8.0, 27.0], rtol=1e-12)
+
+    def test_an_explosion_is_told(self):
+        field = FunctionField(lambda t, y, k: k * y**2, {"k": Shared(1e3)})
+        ode = RandomODE(field, torch.tensor([0.0, 10.0]))
+        with pytest.raises(SolverError, match="k = 1000"):
+            ode.in_steps(torch.ones(2, 1), field.draw(2), 20)
+
+    def test_trajectories_solved_in_parts_are_the_same(self):
+        field = NetworkField(2, 6, 1, generator=seeded(), initial_std=0.5).double()
+        ode = RandomODE(field, torch.linspace(0, 1, 5).double())
+        omega, y0 = field.draw(7, seeded(1)), torch.randn(7, 2, generator=seeded(2)).double()
+        whole = ode.in_steps(y0, omega, 6)
+        gradient = torch.autograd.grad(whole.sum(), list(field.parameters()))
+        field.together = 3
+        parts = ode.in_steps(y0, omega, 6)
+        torch.testing.assert_close(parts, whole)
+        for a, b in zip(torch.autograd.grad(parts.sum(), list(field.parameters())), gradient, strict=True):
+            torch.testing.assert_close(a, b)
+
+
 class TestObservedPaths:
+    def swing(self, frequency, **settings):
+        """Swings of about this frequency at 20 times, each with its own, and the rows of 30 of them."""
+        laws = {"w": Normal(frequency, 0.02 * frequency)}
+        field = FunctionField(lambda t, y, w: [w * y[1], -w * y[0]], laws).double()
+        ode = RandomODE(field, torch.tensor([0.0]).double(), rtol=1e-7, atol=1e-9)
+        number = torch.arange(30.0).double().repeat_interleave(20)[:, None]
+        times = torch.linspace(0.1, 2, 20).double().repeat(30)[:, None]
+        x = torch.cat([number, times, torch.tensor([[1.0, 0.0]]).double().expand(600, 2)], 1)
+        return ObservedPaths(ode, 1, **settings), x
+
+    @pytest.mark.parametrize("frequency", [1.0, 20.0])
+    def test_steps_of_training_follow_the_equation(self, frequency):
+        model, x = self.swing(frequency, equal_steps=True)
+        omega = model.draw(30, seeded())
+        exact = model.eval()(x, omega).detach()
+        spread = exact.reshape(30, 20, 2).var(0).mean(0).sqrt()
+        quick = model.train()(x, omega)
+        assert float((quick - exact).detach().abs().mean() / spread.min()) < 3 * paths.ACCEPTED_STEPS
+        steps, calls = model.state_dict()["steps_and_calls"].tolist()
+        assert calls == 1
+        assert (steps > paths.FIRST_STEPS) == (frequency > 1)
+
+    def test_steps_become_fewer_where_they_may(self):
+        model, x = self.swing(1.0, equal_steps=True)
+        model.steps_and_calls[0] = 200
+        for _ in range(paths.CHECK_STEPS + 1):
+            model.train()(x[:40], None, seeded())
+        assert int(model.steps_and_calls[0]) < 100
+
+    def test_without_equal_steps_the_state_does_not_know_them(self):
+        assert not any("steps" in name for name in self.swing(1.0)[0].state_dict())
+
     def model(self, n_times, observe=None):
         field = FunctionField(FourStates().field, {"omega": Normal(0.0, 0.2)}).double()
         return ObservedPaths(

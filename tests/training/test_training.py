@@ -156,6 +156,22 @@ def test_a_step_with_mini_batches_sees_every_ball_once():
     assert max(seen) < 2 * len(x)  # two draws, and never all rows
 
 
+def test_batches_of_the_caller_replace_the_choice_of_balls():
+    x, objective = problem()
+    everything = torch.arange(len(x)), objective
+    ours = train(network(), objective, x, FitConfig(max_epochs=3), batches=lambda epoch: [everything])
+    assert_same(ours, train(network(), objective, x, FitConfig(max_epochs=3)))
+    halves = [objective.block(range(20)), objective.block(range(20, objective.hoods.n_balls))]
+    asked = []
+
+    def batches(epoch):
+        asked.append(epoch)
+        return halves[: 1 + epoch % 2]
+
+    train(network(), objective, x, FitConfig(max_epochs=3), batches=batches)
+    assert asked == [0, 1, 2]
+
+
 @pytest.mark.parametrize("batch_balls", [20, 1000])
 def test_lazy_neighbourhoods_train_by_blocks(batch_balls):
     x, y = data()

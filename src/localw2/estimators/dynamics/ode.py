@@ -500,13 +500,12 @@ class LocalW2ODE(TableMethods, JudgedPaths, SubjectMethods, stored_values.Storab
             slopes = rows.target[:, data.values.shape[1] :] if self.linked else None
             a, b, c = map(torch.tensor, data.units(slopes))
             units = (a, b, c) if known else None
-            if self._is_quick():
-                field = NetworkField(data.initial.shape[1], *settings, None, generator, units)
-                fit_mean_field(field, rows, generator)
-                return field
-            return NetworkField(
+            field = NetworkField(
                 data.initial.shape[1], *settings, generator=generator, units=units, n_noise=self.n_noise
             )
+            if self._is_quick():
+                fit_mean_field(field, rows, generator)
+            return field
         names = parameter_names(self.field) if self.parameters is None else self.parameters
         return FunctionField(self.field, as_laws(names), generator)
 
