@@ -312,6 +312,7 @@ class LocalW2SDE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
             "bounds": None if bounds is None else _plain_bounds(self.equation_),
             "functions": {name: storing.describe_function(_single(value)) for name, value in functions.items()},
             "laws": None if laws is None else storing.plain_laws(laws),
+            "names": None if laws is None else list(laws),  # a file sorts the laws
             "n_states": self.n_states_,
             "step": self.step_,
             "step_error": self.step_error_,
@@ -341,6 +342,8 @@ class LocalW2SDE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
                     matched = storing.match_function(name, described, _single(given))
                     parts[name] = given if callable(matched) else matched
             laws = storing.restore_laws(plain["laws"])
+            if laws is not None:
+                laws = {stored_values.text(name): laws[name] for name in plain["names"]}
             d = stored_values.whole_number(plain["n_states"], 1, stored_values.MOST_COLUMNS)
             estimator = cls()
             bounds = None if plain["bounds"] is None else tuple(map(tuple, plain["bounds"]))

@@ -22,6 +22,8 @@ from localw2.models.sde import StochasticEquation, follow
 _NOISE_STEP = 3.0
 # The least part of the spread of first observations that is due to the states themselves.
 _LEAST_SIGNAL = 0.05
+# Of a parameter, in its units, by which slopes are found.
+_DIFFERENCE = 1e-4
 
 
 @final
@@ -107,7 +109,11 @@ class WholePaths(RandomMap):
             return a, b.abs() if b.ndim == 2 else b.square().sum(2).sqrt()
 
         reference = self.get_buffer("reference")
-        (a, b), slopes = coefficients(reference), torch.func.jacfwd(coefficients)(reference)
+        a, b = coefficients(reference)
+        # Central differences: any function that observed and simulated paths share will do.
+        moves = torch.eye(len(reference)).to(reference) * _DIFFERENCE
+        ends = [(coefficients(reference + m), coefficients(reference - m)) for m in moves]
+        slopes = [torch.stack([(u[i] - v[i]) / (2 * _DIFFERENCE) for u, v in ends], -1) for i in (0, 1)]
         a, b = a.view(n, count, d), b.view(n, count, d).clamp_min(1e-12)
         in_a, in_b = (v.view(n, count, d, -1) for v in slopes)
         r = torch.where(both, (change - a * h) / (b * h.sqrt()), 0.0)
