@@ -156,7 +156,9 @@ def test_regressions_choose_their_degree():
     for degree, true in ((1, 2 * x), (3, x - x**3)):
         fit = PolynomialFit.fit(x, true + rng.normal(size=x.shape), np.ones(2000), folds)
         assert fit.degree == degree
-        np.testing.assert_allclose(fit(np.array([[0.5]])), true[:1] * 0 + (1.0 if degree == 1 else 0.375), atol=0.15)
+        np.testing.assert_allclose(
+            fit(np.array([[0.5]])), true[:1] * 0 + (1.0 if degree == 1 else 0.375), atol=0.15
+        )
 
 
 @pytest.mark.slow
@@ -174,7 +176,9 @@ def test_parameters_that_vary_between_paths():
 def test_errors_of_measurement_are_told_from_the_noise_of_the_state():
     Y, t = paths(300, 50)
     Y = Y + 0.15 * np.random.default_rng(9).normal(size=Y.shape)
-    model = LocalW2SDE(pull, constant, noise="additive", parameters={"theta": 2.0, "sigma": 0.8}, **QUICK).fit(Y, t)
+    model = LocalW2SDE(
+        pull, constant, noise="additive", parameters={"theta": 2.0, "sigma": 0.8}, **QUICK
+    ).fit(Y, t)
     assert model.noise_[0] == pytest.approx(0.15, rel=0.15)
     assert model.parameters_.mean["sigma"] == pytest.approx(0.5, rel=0.12)
     assert model.parameters_.mean["theta"] == pytest.approx(1, rel=0.25)

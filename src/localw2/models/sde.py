@@ -187,7 +187,9 @@ class Transitions(RandomMap):
         if not self.anchored:
             return []
         gap = self.anchors(x, d) - x[:, 2 + d :]
-        sizes = [d if name == "drift" else gap.shape[1] - d * ("drift" in self.anchored) for name in self.anchored]
+        sizes = [
+            d if name == "drift" else gap.shape[1] - d * ("drift" in self.anchored) for name in self.anchored
+        ]
         return list(gap.split(sizes, 1))
 
     @torch.no_grad()
