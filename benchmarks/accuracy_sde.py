@@ -3,14 +3,15 @@
 Run: python benchmarks/accuracy_sde.py [--seeds 5] [--problems ou cir gbm jumps well random] [--printed 5]
 
 Errors of drift and diffusion are relative L2 errors over the central 80 % of the observed states (of each
-state), on an even grid. "likelihood" is maximum likelihood with the true parametric form; "printed" is the loss
-without debiasing, in balls of 20 rows. On the double well kramersmoyal and jumpdiff estimate from the same path,
-if they are installed.
+state), on an even grid. "likelihood" is maximum likelihood with the true parametric form; "printed" is the
+loss without debiasing, in balls of 20 rows. On the double well kramersmoyal and jumpdiff estimate from the
+same path, if they are installed.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import time
 import warnings
 from collections.abc import Callable
@@ -111,10 +112,16 @@ def grid_errors(
 ) -> Any:
     """Relative L2 errors of drift and diffusion over the central 80 % of the states."""
     flat = Y.reshape(-1, Y.shape[-1])
-    axes = [np.linspace(*np.quantile(flat[:, j], [0.1, 0.9]), 200 if flat.shape[1] == 1 else 25) for j in
+    axes = [span(flat[:, j], 0.1, 0.9, 200 if flat.shape[1] == 1 else 25) for j in
             range(flat.shape[1])]  # fmt: skip
     grid = np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, flat.shape[1])
     return relative(model.drift(grid), drift(grid)), relative(model.diffusion(grid), diffusion(grid))
+
+
+def span(values: Array, low: float, high: float, count: int) -> Array:
+    """An even grid between two quantiles."""
+    a, b = np.quantile(values, [low, high])
+    return np.linspace(float(a), float(b), count)
 
 
 def relative(found: Array, true: Array) -> float:
@@ -144,7 +151,7 @@ def solve_smooth(seed: int, kind: str, printed: bool) -> dict[str, float]:
         found |= {"likelihood drift": abs(theta - 1), "likelihood diffusion": abs(std / 0.5 - 1)}
     elif kind == "cir":
         k, m, s = fit_cir(x[:, 0], y[:, 0], h)
-        grid = np.linspace(*np.quantile(x, [0.1, 0.9]), 200)
+        grid = span(x, 0.1, 0.9, 200)
         found["likelihood drift"] = relative(k * (m - grid), 1 - grid)
         found["likelihood diffusion"] = abs(s / 0.5 - 1)
     else:
@@ -210,8 +217,8 @@ def solve_well(seed: int, printed: bool) -> dict[str, float]:
     """One long path of a double well."""
     Y, t = double_well(seed)
     path, lag = Y[0, :, 0], t[1]
-    grid = np.linspace(*np.quantile(path, [0.02, 0.98]), 400)
-    middle = np.linspace(*np.quantile(path, [0.1, 0.9]), 200)
+    grid = span(path, 0.02, 0.98, 400)
+    middle = span(path, 0.1, 0.9, 200)
     start = time.process_time()
     model = LocalW2SDE(device="cpu", random_state=seed).fit(Y, t)
     found = {"seconds": time.process_time() - start}
@@ -240,7 +247,7 @@ def peers() -> dict[str, Callable[[Array, float], tuple[Array, Array, Array]]]:
     """Estimators of the first two moments of increments that are installed: (states, drift, diffusion^2)."""
     found: dict[str, Any] = {}
     try:
-        from kramersmoyal import km
+        km = importlib.import_module("kramersmoyal").km
 
         def by_kernels(path: Array, lag: float) -> tuple[Array, Array, Array]:
             moments, edges = km(
@@ -253,7 +260,7 @@ def peers() -> dict[str, Callable[[Array, float], tuple[Array, Array, Array]]]:
     except ImportError:
         print("kramersmoyal is not installed and left out.")
     try:
-        import jumpdiff as jd
+        jd = importlib.import_module("jumpdiff")
 
         def by_moments(path: Array, lag: float) -> tuple[Array, Array, Array]:
             edges, moments = jd.moments(path, bw=0.15, lag=[1])

@@ -86,7 +86,8 @@ def test_states_stay_inside_bounds():
         steep, torch.ones(200, 1).double(), torch.linspace(0, 3, 31), 0.05, None, generator
     )
     assert paths.shape == (200, 31, 1)
-    assert bool(torch.isfinite(paths).all()) and float(paths.min()) == 0.0
+    assert bool(torch.isfinite(paths).all())
+    assert float(paths.min()) == 0.0
 
 
 def test_a_matrix_network_is_lower_triangular_with_a_positive_diagonal():
@@ -95,7 +96,8 @@ def test_a_matrix_network_is_lower_triangular_with_a_positive_diagonal():
     )
     found = net(torch.zeros(4), torch.randn(4, 3), {}).detach()
     assert found.shape == (4, 3, 3)
-    assert bool((found.diagonal(dim1=1, dim2=2) > 0).all()) and float(found.triu(1).abs().max()) == 0.0
+    assert bool((found.diagonal(dim1=1, dim2=2) > 0).all())
+    assert float(found.triu(1).abs().max()) == 0.0
 
 
 def test_functions_written_for_one_path_are_mapped():

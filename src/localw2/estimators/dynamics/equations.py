@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -145,7 +145,8 @@ def _check_jumps(jumps: Any) -> Any:
         return tuple(jumps)
     raise ValueError(
         f"jumps={jumps!r} is unknown; give None, 'normal' (constant rate, Gaussian sizes), 'mlp' (both of "
-        "the state), a function size(t, y, z, ...) beside a parameter 'rate', or a pair (rate(t, y, ...), size)."
+        "the state), a function size(t, y, z, ...) beside a parameter 'rate', or a pair (rate, size) with "
+        "rate(t, y, ...)."
     )
 
 
@@ -179,7 +180,7 @@ def _laws(parameters: Any, functions: list[tuple[str, Any, int]]) -> dict[str, L
     if not parameters and not required:
         return {}
     if isinstance(parameters, Mapping):
-        numbers = {n: v for n, v in parameters.items() if isinstance(v, Real) and not isinstance(v, bool)}
+        numbers = {n: v for n, v in parameters.items() if isinstance(v, int | float | np.number)}
         named = {n: LAWS[v](GUESS) for n, v in parameters.items() if isinstance(v, str) and v in LAWS}
         parameters = {**parameters, **{n: Shared(float(v)) for n, v in numbers.items()}, **named}
     laws = as_laws(parameters)

@@ -162,13 +162,14 @@ def _of_rows(per_ball: Array, hoods: Neighborhoods) -> Array:
     sums, counts = np.zeros((hoods.n_rows, per_ball.shape[1])), np.bincount(members, minlength=hoods.n_rows)
     np.add.at(sums, members, np.repeat(per_ball, sizes, axis=0))
     found: Array = sums / np.maximum(counts, 1)[:, None]
-    return np.maximum(found, 1e-12 * np.maximum(found.mean(0), 1e-288))
+    positive: Array = np.maximum(found, 1e-12 * np.maximum(found.mean(0), 1e-288))
+    return positive
 
 
 def _positive(cov: Array, local: Array) -> Array:
     """Covariances with variances within a factor of two of the local ones and correlations below .99."""
     d = cov.shape[1]
-    variance = np.clip(np.diagonal(cov, axis1=1, axis2=2), 0.5 * local, 2 * local)
+    variance: Array = np.clip(np.diagonal(cov, axis1=1, axis2=2), 0.5 * local, 2 * local)
     std = np.sqrt(variance)
     if d == 1:
         return variance[:, :, None]
@@ -178,8 +179,9 @@ def _positive(cov: Array, local: Array) -> Array:
     values = np.maximum(values, 0.01)
     correlation = (vectors * values[:, None]) @ vectors.transpose(0, 2, 1)
     size = np.sqrt(np.diagonal(correlation, axis1=1, axis2=2))
-    correlation = correlation / size[:, :, None] / size[:, None, :]
-    return correlation * std[:, :, None] * std[:, None, :]
+    rescale = std / size
+    found: Array = correlation * rescale[:, :, None] * rescale[:, None, :]
+    return found
 
 
 def start_parts(

@@ -236,8 +236,8 @@ class LocalW2SDE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
         """The distribution of every state at times t, of paths from states y0 at ``t[0]``.
 
         ``y0`` is (n, d) or (d,), and the laws are (n, T, d): ``law[0, -1]`` has those of the first path at
-        the last time. They come from 2000 paths of each initial state with the same noise for all, from a stored
-        seed. ``rvs`` draws whole paths. See ``DrawsDistribution``.
+        the last time. They come from 2000 paths of each initial state with the same noise for all, from a
+        stored seed. ``rvs`` draws whole paths. See ``DrawsDistribution``.
         """
         check_is_fitted(self, "equation_")
         check_flag(measured, "measured")
@@ -427,7 +427,7 @@ class LocalW2SDE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
         equation = checked.build(rows.state.shape[1], look.units(rows), torch.Generator().manual_seed(seed))
         equation = equation.to(device)
         x = torch.tensor(rows.inputs, dtype=checked.dtype, device=device)
-        model = Transitions(equation, self._n_steps(rows, None))
+        model = Transitions(equation, self._n_steps(rows))
         if isinstance(self.step, str):
             start_parts(model, x, rows, look, hoods, seed, rounds=0)
             self._refine(model, x, seed)
@@ -475,10 +475,10 @@ class LocalW2SDE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
         fit = train(model, objective, number[:, None].double(), config)
         return fit, None if errors is None else errors.std.detach().cpu().numpy()
 
-    def _n_steps(self, rows: TransitionRows, step: Any) -> int:
+    def _n_steps(self, rows: TransitionRows) -> int:
         if isinstance(self.step, str):
             return 1
-        return min(MOST_STEPS, max(1, math.ceil(float(rows.lag.max()) / self.step - 1e-9)))
+        return min(MOST_STEPS, max(1, math.ceil(float(rows.lag.max()) / float(self.step) - 1e-9)))
 
     def _refine(self, model: Transitions, x: Tensor, seed: int) -> None:
         """Double the number of steps until the law of transitions stops moving."""
@@ -486,7 +486,7 @@ class LocalW2SDE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
             model.n_steps *= 2
 
     def _step_error(self, model: Transitions, x: Tensor, seed: int) -> float:
-        """How far half the step moves mean and SD of transitions, in SDs: mean square over groups of states."""
+        """How far half the step moves mean and SD of transitions, in SDs: root mean square over states."""
         generator = torch.Generator(x.device).manual_seed(seed)
         few = x[torch.linspace(0, len(x) - 1, min(len(x), 20_000), device=x.device).long()]
         coarse, fine = model.coupled(few, generator)
