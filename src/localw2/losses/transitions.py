@@ -7,8 +7,8 @@ With jumps the model also returns what a transition would be with one jump more,
 expects. For a Poisson number K with mean m the derivative of :math:`E\,g(K)` in m is
 :math:`E[g(K + 1) - g(K)]`. Here g is the loss, and moving one simulated value from v to v' changes it by the
 difference of a Kantorovich potential, :math:`\phi(v') - \phi(v)`, which in one dimension is the integral of
-the gap between the quantiles of two samples. Given a draw, observations and the other draw are exchangeable if
-the model is right, so that the expected potential is constant and the true rate is a minimiser, as for
+the gap between the quantiles of two samples. Given a draw, observations and the other draw are exchangeable
+if the model is right, so that the expected potential is constant and the true rate is a minimiser, as for
 everything else.
 """
 

@@ -32,11 +32,11 @@ class StochasticEquation(nn.Module):
         + \sqrt{\tfrac h2}\,\bigl(b(y)\,\xi_1 + b(y + ha + \sqrt h\,b\,\xi_1)\,\xi_2\bigr)
 
     with a and b at y where no argument is given. Its mean and covariance are right to second order in h
-    (Euler-Maruyama's to first), for diagonal and full b alike, and it evaluates each coefficient twice: at
-    the lags of data one or two steps do what Euler-Maruyama needs sixteen for. Jumps are Poisson in number
-    over the step, and come before or after it by the toss of a coin, so that a jump acts, on average, for half
-    of the step. States outside of ``bounds`` evaluate the coefficients at the bound (full truncation), and no
-    observed state lies outside.
+    (Euler-Maruyama's to first), for diagonal and full b alike, and it evaluates each coefficient twice:
+    at the lags of data one or two steps do what Euler-Maruyama needs sixteen for. Jumps are Poisson in
+    number over the step, and come before or after it by the toss of a coin, so that a jump acts, on
+    average, for half of the step. States outside of ``bounds`` evaluate the coefficients at the bound
+    (full truncation), and no observed state lies outside.
     """
 
     def __init__(
