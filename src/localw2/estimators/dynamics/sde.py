@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -12,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from localw2._validation import Array, as_array, check_count, check_flag, check_number
+from localw2.balls.neighborhoods import Neighborhoods
 from localw2.distribution import DrawsDistribution, Support
 from localw2.estimators import settings, stored_values
 from localw2.estimators.dynamics import storing
@@ -21,9 +23,13 @@ from localw2.estimators.dynamics.judged_paths import JudgedPaths, sketch_paths
 from localw2.estimators.dynamics.parameters import LearnedParameters
 from localw2.estimators.dynamics.trajectories import Trajectories
 from localw2.estimators.dynamics.transitions import TransitionRows
+from localw2.estimators.dynamics.whole_paths import Errors, WholePaths
+from localw2.losses.discrepancies import SlicedW2
 from localw2.losses.objective import Objective
 from localw2.losses.transitions import TransitionW2
 from localw2.models.coefficients import NetworkCoefficient
+from localw2.models.laws import Shared
+from localw2.models.measurement import check_noise
 from localw2.models.ode import check_times
 from localw2.models.sde import StochasticEquation, Transitions, simulate_paths
 from localw2.storage.model_file import Stored
@@ -38,13 +44,15 @@ PARAMETER_DRAWS, PREDICTION_DRAWS = 10_000, 2000
 # Paths times draws that are simulated at a time.
 SAMPLED_PATHS = 8192
 # Transitions of a step of training, before draws.
-STEP_ROWS = 4800
+STEP_ROWS = 3600
 # Fewest transitions from which a law can be learned.
 FEWEST_ROWS = 50
 # How far mean and SD of transitions may be from those of half the step, in SDs.
-STEP_TOLERANCE = 0.002
+STEP_TOLERANCE = 0.004
 MOST_STEPS = 64
 MAX_GRADIENT = 1.0
+# Whole paths: how many there must be, the longest piece of one where nothing varies, and training.
+FEWEST_PATHS, LONGEST_PIECE, WHOLE_STEPS, WHOLE_RATE = 20, 50, 150, 0.03
 # How much networks are held to the regressions that they start from, relative to the loss.
 ANCHOR = 4.0
 
@@ -75,7 +83,7 @@ class LocalW2SDE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
         Errors of measurement, fresh at every observation: a learned SD of each state, or a known one. It
         needs functions for drift and diffusion.
     correlated : bool
-        Whether the noise of the states is correlated: a full diffusion matrix (lower triangular for networks).
+        Whether the noise of the states is correlated: a full diffusion matrix (a lower triangular network).
     bounds : pair or None
         Lower and upper bounds of the states, such as ``(0, None)``: coefficients are evaluated inside, and no
         simulated state lies outside.
@@ -192,14 +200,14 @@ class LocalW2SDE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
         rows = TransitionRows.of(number, time, values)
         if len(rows) < FEWEST_ROWS:
             raise ValueError(
-                f"Y has {len(rows)} transitions between complete observations of a path; a law needs at least "
-                f"{FEWEST_ROWS}. Give more paths, longer ones, or fewer missing values."
+                f"Y has {len(rows)} transitions between complete observations of a path; a law needs at "
+                f"least {FEWEST_ROWS}. Give more paths, longer ones, or fewer missing values."
             )
         printed = settings.hash_fit(self.get_params(deep=False), values, np.column_stack([number, time]))
         printed += "".join(storing.hash_function(f) for f in self._functions().values())
         seed = settings.seed_fit(self.random_state, printed if self.checkpoint is not None else None)
-        equation, fit, step, error = self._learn(equation_settings, rows, seed, printed)
-        self._keep(equation, fit, sketch_paths(Y), step, error, seed, rows.state)
+        equation, fit, step, error, noise = self._learn(equation_settings, rows, seed, printed)
+        self._keep(equation, fit, sketch_paths(Y), step, error, seed, rows.state, noise)
         if self.checkpoint is not None and fit.stopped == "all epochs done":
             settings.remove_checkpoints(self.checkpoint)
         return self
@@ -227,9 +235,9 @@ class LocalW2SDE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
     def predict_distribution(self, y0: Any, t: Any, *, measured: bool = True) -> DrawsDistribution:
         """The distribution of every state at times t, of paths from states y0 at ``t[0]``.
 
-        ``y0`` is (n, d) or (d,), and the laws are (n, T, d): ``law[0, -1]`` has those of the first path at the
-        last time. They come from 2000 paths of each initial state with the same noise for all, from a stored
-        seed. ``rvs`` draws whole paths. See ``DrawsDistribution``.
+        ``y0`` is (n, d) or (d,), and the laws are (n, T, d): ``law[0, -1]`` has those of the first path at
+        the last time. They come from 2000 paths of each initial state with the same noise for all, from a
+        stored seed. ``rvs`` draws whole paths. See ``DrawsDistribution``.
         """
         check_is_fitted(self, "equation_")
         check_flag(measured, "measured")
@@ -280,7 +288,9 @@ class LocalW2SDE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
             lines.append(repr(self.parameters_))
         else:
             states = np.quantile(self._typical, [0.1, 0.5, 0.9], axis=0)
-            lines.append(f"{'state':>10}{'drift':>12}{'diffusion':>12}" + "   (10 %, 50 %, 90 % of the states)")
+            lines.append(
+                f"{'state':>10}{'drift':>12}{'diffusion':>12}" + "   (10 %, 50 %, 90 % of the states)"
+            )
             drift, diffusion = self.drift(states), self.diffusion(states)
             diffusion = np.sqrt((diffusion**2).sum(2)) if diffusion.ndim == 3 else diffusion
             for j in range(self.n_states_):
@@ -302,8 +312,11 @@ class LocalW2SDE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
         plain = {
             "parameters": stored_values.store_parameters(parameters),
             "bounds": None if bounds is None else _plain_bounds(self.equation_),
-            "functions": {name: storing.describe_function(_single(value)) for name, value in functions.items()},
+            "functions": {
+                name: storing.describe_function(_single(value)) for name, value in functions.items()
+            },
             "laws": None if laws is None else storing.plain_laws(laws),
+            "names": None if laws is None else list(laws),  # a file sorts the laws
             "n_states": self.n_states_,
             "step": self.step_,
             "step_error": self.step_error_,
@@ -317,7 +330,9 @@ class LocalW2SDE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
         return Stored(type(self).__name__, plain, tensors | typical | seen | history)
 
     @classmethod
-    def from_stored(cls, stored: Stored, drift: Any = None, diffusion: Any = None, jumps: Any = None) -> LocalW2SDE:
+    def from_stored(
+        cls, stored: Stored, drift: Any = None, diffusion: Any = None, jumps: Any = None
+    ) -> LocalW2SDE:
         """The estimator that ``to_stored`` described, with the functions that it had."""
         with stored_values.check_fits_together(stored, cls.__name__):
             plain, tensors = stored.settings, stored.tensors
@@ -327,12 +342,16 @@ class LocalW2SDE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
                 described = plain["functions"][name]
                 if name == "jumps" and isinstance(described, str) and described == "normal":
                     if given is not None:
-                        raise ValueError("jumps was 'normal' when this model was saved; it takes no function.")
+                        raise ValueError(
+                            "jumps was 'normal' when this model was saved; it takes no function."
+                        )
                     parts[name] = described
                 else:
                     matched = storing.match_function(name, described, _single(given))
                     parts[name] = given if callable(matched) else matched
             laws = storing.restore_laws(plain["laws"])
+            if laws is not None:
+                laws = {stored_values.text(name): laws[name] for name in plain["names"]}
             d = stored_values.whole_number(plain["n_states"], 1, stored_values.MOST_COLUMNS)
             estimator = cls()
             bounds = None if plain["bounds"] is None else tuple(map(tuple, plain["bounds"]))
@@ -372,12 +391,35 @@ class LocalW2SDE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
             if isinstance(value, str) and value != "auto":
                 raise ValueError(f"{name}={value!r} is unknown; give 'auto' or a number.")
         settings.check_files(self.checkpoint, self.history, self.random_state)
+        self._check_whole(checked)
         return checked
+
+    def _check_whole(self, checked: EquationSettings) -> None:
+        """Raise where whole paths would be compared and cannot be."""
+        varies = [name for name, law in checked.laws.items() if not isinstance(law, Shared)]
+        if self.noise is not None:
+            if isinstance(self.noise, str) and self.noise != "additive":
+                raise ValueError(
+                    f"noise={self.noise!r} is unknown; give 'additive', a known standard deviation, or None."
+                )
+            check_noise(self.noise)
+        if not varies and self.noise is None:
+            return
+        why = f"{varies[0]} varies between paths" if varies else "noise hides the states"
+        if checked.has_networks or not checked.laws:
+            raise ValueError(
+                f"{why}, so that whole paths are compared by what a fit of each alone shows; give drift and "
+                "diffusion as functions with named parameters, which such a fit needs."
+            )
+        if checked.jumps is not None:
+            raise ValueError(
+                f"{why}, and the rate of jumps cannot be learned from whole paths; leave one out."
+            )
 
     def _learn(
         self, checked: EquationSettings, rows: TransitionRows, seed: int, printed: str
-    ) -> tuple[StochasticEquation, Fit, float, float]:
-        """Train on transitions; returns the equation, the fit, the longest step and its error."""
+    ) -> tuple[StochasticEquation, Fit, float, float, Array | None]:
+        """Train; returns the equation, the fit, the longest step and its error, and the SD of errors of Y."""
         device = settings.find_device(self.device)
         rng = np.random.default_rng([seed, 0])
         hoods = rows.balls(self.ball_rows, rng)
@@ -385,19 +427,58 @@ class LocalW2SDE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
         equation = checked.build(rows.state.shape[1], look.units(rows), torch.Generator().manual_seed(seed))
         equation = equation.to(device)
         x = torch.tensor(rows.inputs, dtype=checked.dtype, device=device)
-        model = Transitions(equation, self._n_steps(rows, None))
-        start_parts(model, x, rows, look, hoods, seed)
+        model = Transitions(equation, self._n_steps(rows))
         if isinstance(self.step, str):
+            start_parts(model, x, rows, look, hoods, seed, rounds=0)
             self._refine(model, x, seed)
+        start_parts(model, x, rows, look, hoods, seed)
+        step = float(rows.lag.max()) / model.n_steps
+        if equation.n_random or self.noise is not None:
+            fit, noise = self._learn_whole(equation, rows, step, seed, printed)
+            return equation, fit, step, self._step_error(model, x, seed), noise
         objective, x, model = self._objective(model, x, rows, look, hoods)
-        fit = train(model, objective, x, self._config(checked, hoods.n_balls, int(hoods.sizes[0]), seed, printed))
-        error = self._step_error(model, x, seed)
-        return equation, fit, float(rows.lag.max()) / model.n_steps, error
+        fit = train(
+            model, objective, x, self._config(checked, hoods.n_balls, int(hoods.sizes[0]), seed, printed)
+        )
+        return equation, fit, step, self._step_error(model, x, seed), None
 
-    def _n_steps(self, rows: TransitionRows, step: Any) -> int:
+    def _learn_whole(
+        self, equation: StochasticEquation, rows: TransitionRows, step: float, seed: int, printed: str
+    ) -> tuple[Fit, Array | None]:
+        """Train on whole paths, where parameters vary between them or Y has errors."""
+        device = settings.find_device(self.device)
+        times, there, values = rows.paths(None if equation.n_random else LONGEST_PIECE)
+        if len(values) < FEWEST_PATHS:
+            raise ValueError(
+                f"Y has {len(values)} path(s), which are compared as wholes with noise or with parameters "
+                f"that vary between them; give at least {FEWEST_PATHS}, or leave noise and these laws out."
+            )
+        data = [torch.tensor(v, dtype=torch.float64, device=device) for v in (values, times)]
+        errors = None
+        if self.noise is not None:
+            known = not isinstance(self.noise, str)
+            std = np.full(values.shape[2], float(self.noise)) if known else rows.roughness()
+            errors = Errors(torch.tensor(std, dtype=torch.float64, device=device), known)
+        mask = torch.tensor(there, device=device)
+        model = WholePaths(equation, data[0], data[1], mask, step, errors).to(device)
+        number = torch.arange(len(values), device=device)
+        with torch.no_grad():
+            observed = model.features(data[0], number)
+        scale = observed.std(0).clamp_min(1e-12).expand_as(observed)
+        discrepancy = SlicedW2(16, bool(self.debiased))
+        objective = Objective(observed, Neighborhoods.whole(len(values)), discrepancy, None, scale)
+        steps = (
+            WHOLE_STEPS if isinstance(self.max_steps, str) else check_count(self.max_steps, "max_steps", 1)
+        )
+        rate = WHOLE_RATE if isinstance(self.learning_rate, str) else self.learning_rate
+        config = self._training(steps, rate, seed, printed)
+        fit = train(model, objective, number[:, None].double(), config)
+        return fit, None if errors is None else errors.std.detach().cpu().numpy()
+
+    def _n_steps(self, rows: TransitionRows) -> int:
         if isinstance(self.step, str):
             return 1
-        return min(MOST_STEPS, max(1, math.ceil(float(rows.lag.max()) / self.step - 1e-9)))
+        return min(MOST_STEPS, max(1, math.ceil(float(rows.lag.max()) / float(self.step) - 1e-9)))
 
     def _refine(self, model: Transitions, x: Tensor, seed: int) -> None:
         """Double the number of steps until the law of transitions stops moving."""
@@ -405,7 +486,7 @@ class LocalW2SDE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
             model.n_steps *= 2
 
     def _step_error(self, model: Transitions, x: Tensor, seed: int) -> float:
-        """How far half the step moves mean and SD of transitions: mean square over 20 groups of states, in SDs."""
+        """How far half the step moves mean and SD of transitions, in SDs: root mean square over states."""
         generator = torch.Generator(x.device).manual_seed(seed)
         few = x[torch.linspace(0, len(x) - 1, min(len(x), 20_000), device=x.device).long()]
         coarse, fine = model.coupled(few, generator)
@@ -437,7 +518,9 @@ class LocalW2SDE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
         if has_jumps:
             center += [look.mean * lag, np.zeros_like(lag)]
             scale += [spread, np.ones_like(lag)]
-        scale += [spread if name == "drift" or not self.correlated else np.repeat(spread, d, 1) for name in anchored]
+        scale += [
+            spread if name == "drift" or not self.correlated else np.repeat(spread, d, 1) for name in anchored
+        ]
         center.append(np.zeros(anchors.shape))
         target = [rows.increment] + ([rows.increment, np.zeros_like(lag)] if has_jumps else [])
         target.append(np.zeros(anchors.shape))
@@ -455,20 +538,27 @@ class LocalW2SDE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
         return objective, torch.cat([x, anchors], 1), model
 
     def _config(self, checked: EquationSettings, n_balls: int, k: int, seed: int, printed: str) -> FitConfig:
-        auto_steps = 160 if self.debiased else 300
+        auto_steps = 120 if self.debiased else 300
         auto_rate = 0.02 if not checked.has_networks else 0.005 if checked.has_functions else 0.002
-        auto_rate = auto_rate if self.debiased else 0.01  # the printed loss has its minimum far from the start
+        auto_rate = (
+            auto_rate if self.debiased else 0.01
+        )  # the printed loss has its minimum far from the start
         steps = auto_steps if isinstance(self.max_steps, str) else check_count(self.max_steps, "max_steps", 1)
         rate = auto_rate if isinstance(self.learning_rate, str) else self.learning_rate
         batch = min(n_balls, max(1, STEP_ROWS // k))
         per_epoch = max(1, min(n_balls // batch, 10))
+        return replace(
+            self._training(-(-steps // per_epoch), rate, seed, printed),
+            batch_balls=batch,
+            epoch_balls=batch * per_epoch,
+        )
+
+    def _training(self, epochs: int, rate: float, seed: int, printed: str) -> FitConfig:
         return FitConfig(
-            max_epochs=-(-steps // per_epoch),
+            max_epochs=epochs,
             learning_rate=rate,
             weight_decay=0.0,
             n_draws=max(self.n_draws, 2) if self.debiased else self.n_draws,
-            batch_balls=batch,
-            epoch_balls=batch * per_epoch,
             keep="average",
             averaged=0.3,
             max_skipped=20,
@@ -539,7 +629,9 @@ class LocalW2SDE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
         states = self._states(y, "y")
         values = self.equation_.values(len(states), None)
         at = torch.full((len(states),), float(t)).to(states)
-        found: Array = getattr(self.equation_, name)(at, self.equation_.inside(states), values).double().numpy()
+        found: Array = (
+            getattr(self.equation_, name)(at, self.equation_.inside(states), values).double().numpy()
+        )
         return found
 
     def _states(self, y: Any, name: str) -> Tensor:
@@ -550,7 +642,9 @@ class LocalW2SDE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
             raise ValueError(
                 f"{name} has shape {states.shape}; expected ({self.n_states_},) or (n, {self.n_states_})."
             )
-        functions = any(not isinstance(p, str) for p in self._parts.values()) or self.equation_.law is not None
+        functions = (
+            any(not isinstance(p, str) for p in self._parts.values()) or self.equation_.law is not None
+        )
         return torch.tensor(states, dtype=torch.float64 if functions else torch.float32)
 
 
@@ -570,7 +664,7 @@ class _CommonPaths:
 
 
 def check_size(state: dict[str, Tensor], checked: EquationSettings, d: int) -> None:
-    """Raise before networks of a stated size are made that the file does not hold: it must not ask for memory."""
+    """Raise before networks are made that the file does not hold: it must not ask for memory."""
     held = sum(tensor.numel() for tensor in state.values())
     stated = checked.width * (d + (checked.depth - 1) * checked.width)
     if stated > held:
