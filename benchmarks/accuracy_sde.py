@@ -1,6 +1,6 @@
 """How well LocalW2SDE recovers drift, diffusion and jumps, beside maximum likelihood, the printed loss and peers.
 
-Run: python benchmarks/accuracy_sde.py [--seeds 5] [--problems ou cir gbm jumps well random] [--no-printed]
+Run: python benchmarks/accuracy_sde.py [--seeds 5] [--problems ou cir gbm jumps well random] [--printed 5]
 
 Errors of drift and diffusion are relative L2 errors over the central 80 % of the observed states (of each state),
 on an even grid. "likelihood" is maximum likelihood with the true parametric form; "printed" is the loss without
@@ -280,7 +280,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--problems", nargs="+", default=list(BARS), choices=list(BARS))
-    parser.add_argument("--no-printed", action="store_true", help="leave out the printed loss")
+    parser.add_argument("--printed", type=int, default=5, help="seeds on which the printed loss is shown too")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     solvers: dict[str, Any] = {
@@ -292,12 +292,12 @@ def main() -> None:
     for problem in options.problems:
         runs = []
         for seed in range(options.first, options.first + options.seeds):
-            runs.append(solvers[problem](seed, not options.no_printed))
-            print(problem, seed, {name: round(value, 4) for name, value in runs[-1].items()}, flush=True)
+            runs.append(solvers[problem](seed, seed - options.first < options.printed))
+            print(problem, seed, {name: round(float(value), 4) for name, value in runs[-1].items()}, flush=True)
         print(f"\n{problem} (bar: {BARS[problem]})")
         print(f"{'':28}{'mean':>9}{'worst':>9}")
         for name in runs[0]:
-            values = [run[name] for run in runs]
+            values = [run[name] for run in runs if name in run]
             print(f"{name:28}{np.mean(values):9.4f}{np.max(values):9.4f}")
         print(flush=True)
 

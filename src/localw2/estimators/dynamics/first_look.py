@@ -12,7 +12,7 @@ from torch import Tensor
 
 from localw2._validation import Array
 from localw2.estimators.dynamics.transitions import PolynomialFit, TransitionRows
-from localw2.models.coefficients import ConstantCoefficient, NetworkCoefficient, NormalJumps
+from localw2.models.coefficients import ConstantCoefficient, FunctionJumps, NetworkCoefficient, NormalJumps
 
 if TYPE_CHECKING:
     from localw2.balls.neighborhoods import Neighborhoods
@@ -198,7 +198,7 @@ def start_parts(
     for number in range(ROUNDS + 1):
         _set_jumps(equation, jumps)
         count = LATER_STEPS if number else STEPS
-        _imitate(equation, x, drift, np.linalg.cholesky(diffusion), units, count, rng)
+        _imitate(equation, x, drift, np.linalg.cholesky(diffusion), jumps, units, count, rng)
         if number == ROUNDS:
             return
         looks = []
@@ -228,7 +228,7 @@ def _corrected(now: JumpLook, wanted: JumpLook | None, looks: list[JumpLook | No
 
 
 def _set_jumps(equation: StochasticEquation, look: JumpLook | None) -> None:
-    """Give Gaussian jumps this rate and these sizes; jumps of a known form keep their guesses."""
+    """Give Gaussian jumps this rate and these sizes; those of a known form are fitted to them instead."""
     if look is None or not isinstance(equation.jumps, NormalJumps):
         return
     values = {"rate": np.array([look.rate]), "mean": look.mean, "std": look.std}
@@ -248,6 +248,7 @@ def _imitate(
     x: Tensor,
     drift: Array,
     factor: Array,
+    jumps: JumpLook | None,
     units: dict[str, tuple[Tensor, Tensor, Tensor]],
     count: int,
     rng: np.random.Generator,
@@ -280,8 +281,29 @@ def _imitate(
             b, target = b @ b.transpose(1, 2), target @ target.transpose(1, 2)
         loss = ((a - wanted[0][chosen]) / scales[0]).square().mean()
         loss = loss + ((b - target) / (scales[1][:, None] if b.ndim == 3 else scales[1])).square().mean()
+        if jumps is not None and isinstance(equation.jumps, FunctionJumps):
+            loss = loss + _unlike(equation.jumps, jumps, rows[:, 0], states, values, rng)
         if not loss.requires_grad or not bool(torch.isfinite(loss)):
             return
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()
+
+
+def _unlike(
+    jumps: FunctionJumps,
+    look: JumpLook,
+    t: Tensor,
+    y: Tensor,
+    values: dict[str, Tensor],
+    rng: np.random.Generator,
+) -> Tensor:
+    """How far rate, mean and SD of jumps of a known form are from what was seen, in relative units."""
+    half = rng.normal(size=(-(-len(y) // 2), y.shape[1]))
+    size = jumps.size(t, y, values, torch.tensor(np.concatenate([half, -half])[: len(y)]).to(y))
+    mean, std = (torch.tensor(v).to(y) for v in (look.mean, look.std))
+    unit = torch.maximum(std, mean.abs())
+    gaps = [jumps.rate(t, y, values).mean() / look.rate - 1]
+    gaps += [((size.mean(0) - mean) / unit), ((size.std(0, correction=0) - std) / unit)]
+    total: Tensor = torch.cat([gap.reshape(-1) for gap in gaps]).square().sum()
+    return total

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -12,18 +13,24 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from localw2._validation import Array, as_array, check_count, check_flag, check_number
+from localw2.balls.neighborhoods import Neighborhoods
 from localw2.distribution import DrawsDistribution, Support
 from localw2.estimators import settings, stored_values
 from localw2.estimators.dynamics import storing
 from localw2.estimators.dynamics.equations import EquationSettings
 from localw2.estimators.dynamics.first_look import FirstLook, start_parts
-from localw2.estimators.dynamics.judged_paths import JudgedPaths, sketch_paths
+from localw2.estimators.dynamics.judged_paths import sketch_paths
 from localw2.estimators.dynamics.parameters import LearnedParameters
+from localw2.estimators.dynamics.processes import Processes
 from localw2.estimators.dynamics.trajectories import Trajectories
 from localw2.estimators.dynamics.transitions import TransitionRows
+from localw2.estimators.dynamics.whole_paths import Errors, WholePaths
+from localw2.losses.discrepancies import SlicedW2
 from localw2.losses.objective import Objective
 from localw2.losses.transitions import TransitionW2
 from localw2.models.coefficients import NetworkCoefficient
+from localw2.models.laws import Shared
+from localw2.models.measurement import check_noise
 from localw2.models.ode import check_times
 from localw2.models.sde import StochasticEquation, Transitions, simulate_paths
 from localw2.storage.model_file import Stored
@@ -38,18 +45,20 @@ PARAMETER_DRAWS, PREDICTION_DRAWS = 10_000, 2000
 # Paths times draws that are simulated at a time.
 SAMPLED_PATHS = 8192
 # Transitions of a step of training, before draws.
-STEP_ROWS = 4800
+STEP_ROWS = 3600
 # Fewest transitions from which a law can be learned.
 FEWEST_ROWS = 50
 # How far mean and SD of transitions may be from those of half the step, in SDs.
-STEP_TOLERANCE = 0.002
+STEP_TOLERANCE = 0.004
 MOST_STEPS = 64
 MAX_GRADIENT = 1.0
+# Whole paths: how many there must be, the longest piece of one where nothing varies between them, and training.
+FEWEST_PATHS, LONGEST_PIECE, WHOLE_STEPS, WHOLE_RATE = 20, 50, 150, 0.03
 # How much networks are held to the regressions that they start from, relative to the loss.
 ANCHOR = 4.0
 
 
-class LocalW2SDE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+class LocalW2SDE(Processes, stored_values.Storable, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     r"""A stochastic equation :math:`dY = a(Y)\,dt + b(Y)\,dW + c\,dN`, learned from paths.
 
     ``fit(Y, t)`` learns drift a, diffusion b and jumps c, as networks or as functions with named parameters,
@@ -198,8 +207,8 @@ class LocalW2SDE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
         printed = settings.hash_fit(self.get_params(deep=False), values, np.column_stack([number, time]))
         printed += "".join(storing.hash_function(f) for f in self._functions().values())
         seed = settings.seed_fit(self.random_state, printed if self.checkpoint is not None else None)
-        equation, fit, step, error = self._learn(equation_settings, rows, seed, printed)
-        self._keep(equation, fit, sketch_paths(Y), step, error, seed, rows.state)
+        equation, fit, step, error, noise = self._learn(equation_settings, rows, seed, printed)
+        self._keep(equation, fit, sketch_paths(Y), step, error, seed, rows.state, noise)
         if self.checkpoint is not None and fit.stopped == "all epochs done":
             settings.remove_checkpoints(self.checkpoint)
         return self
@@ -304,6 +313,7 @@ class LocalW2SDE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
             "bounds": None if bounds is None else _plain_bounds(self.equation_),
             "functions": {name: storing.describe_function(_single(value)) for name, value in functions.items()},
             "laws": None if laws is None else storing.plain_laws(laws),
+            "names": None if laws is None else list(laws),  # a file sorts the laws
             "n_states": self.n_states_,
             "step": self.step_,
             "step_error": self.step_error_,
@@ -333,6 +343,8 @@ class LocalW2SDE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
                     matched = storing.match_function(name, described, _single(given))
                     parts[name] = given if callable(matched) else matched
             laws = storing.restore_laws(plain["laws"])
+            if laws is not None:
+                laws = {stored_values.text(name): laws[name] for name in plain["names"]}
             d = stored_values.whole_number(plain["n_states"], 1, stored_values.MOST_COLUMNS)
             estimator = cls()
             bounds = None if plain["bounds"] is None else tuple(map(tuple, plain["bounds"]))
@@ -372,12 +384,33 @@ class LocalW2SDE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
             if isinstance(value, str) and value != "auto":
                 raise ValueError(f"{name}={value!r} is unknown; give 'auto' or a number.")
         settings.check_files(self.checkpoint, self.history, self.random_state)
+        self._check_whole(checked)
         return checked
+
+    def _check_whole(self, checked: EquationSettings) -> None:
+        """Raise where whole paths would be compared and cannot be."""
+        varies = [name for name, law in checked.laws.items() if not isinstance(law, Shared)]
+        if self.noise is not None:
+            if isinstance(self.noise, str) and self.noise != "additive":
+                raise ValueError(
+                    f"noise={self.noise!r} is unknown; give 'additive', a known standard deviation, or None."
+                )
+            check_noise(self.noise)
+        if not varies and self.noise is None:
+            return
+        why = f"{varies[0]} varies between paths" if varies else "noise hides the states"
+        if checked.has_networks or not checked.laws:
+            raise ValueError(
+                f"{why}, so that whole paths are compared by what a fit of each alone shows; give drift and "
+                "diffusion as functions with named parameters, which such a fit needs."
+            )
+        if checked.jumps is not None:
+            raise ValueError(f"{why}, and the rate of jumps cannot be learned from whole paths; leave one out.")
 
     def _learn(
         self, checked: EquationSettings, rows: TransitionRows, seed: int, printed: str
-    ) -> tuple[StochasticEquation, Fit, float, float]:
-        """Train on transitions; returns the equation, the fit, the longest step and its error."""
+    ) -> tuple[StochasticEquation, Fit, float, float, Array | None]:
+        """Train; returns the equation, the fit, the longest step and its error, and the SD of errors of Y."""
         device = settings.find_device(self.device)
         rng = np.random.default_rng([seed, 0])
         hoods = rows.balls(self.ball_rows, rng)
@@ -389,10 +422,44 @@ class LocalW2SDE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
         start_parts(model, x, rows, look, hoods, seed)
         if isinstance(self.step, str):
             self._refine(model, x, seed)
+        step = float(rows.lag.max()) / model.n_steps
+        if equation.n_random or self.noise is not None:
+            fit, noise = self._learn_whole(equation, rows, step, seed, printed)
+            return equation, fit, step, self._step_error(model, x, seed), noise
         objective, x, model = self._objective(model, x, rows, look, hoods)
         fit = train(model, objective, x, self._config(checked, hoods.n_balls, int(hoods.sizes[0]), seed, printed))
-        error = self._step_error(model, x, seed)
-        return equation, fit, float(rows.lag.max()) / model.n_steps, error
+        return equation, fit, step, self._step_error(model, x, seed), None
+
+    def _learn_whole(
+        self, equation: StochasticEquation, rows: TransitionRows, step: float, seed: int, printed: str
+    ) -> tuple[Fit, Array | None]:
+        """Train on whole paths, where parameters vary between them or Y has errors."""
+        device = settings.find_device(self.device)
+        times, there, values = rows.paths(None if equation.n_random else LONGEST_PIECE)
+        if len(values) < FEWEST_PATHS:
+            raise ValueError(
+                f"Y has {len(values)} path(s), which are compared as wholes with noise or with parameters that "
+                f"vary between them; give at least {FEWEST_PATHS}, or leave noise and these laws out."
+            )
+        data = [torch.tensor(v, dtype=torch.float64, device=device) for v in (values, times)]
+        errors = None
+        if self.noise is not None:
+            known = not isinstance(self.noise, str)
+            std = np.full(values.shape[2], float(self.noise)) if known else rows.roughness()
+            errors = Errors(torch.tensor(std, dtype=torch.float64, device=device), known)
+        mask = torch.tensor(there, device=device)
+        model = WholePaths(equation, data[0], data[1], mask, step, errors).to(device)
+        number = torch.arange(len(values), device=device)
+        with torch.no_grad():
+            observed = model.features(data[0], number)
+        scale = observed.std(0).clamp_min(1e-12).expand_as(observed)
+        discrepancy = SlicedW2(16, bool(self.debiased))
+        objective = Objective(observed, Neighborhoods.whole(len(values)), discrepancy, None, scale)
+        steps = WHOLE_STEPS if isinstance(self.max_steps, str) else check_count(self.max_steps, "max_steps", 1)
+        rate = WHOLE_RATE if isinstance(self.learning_rate, str) else self.learning_rate
+        config = self._training(steps, rate, seed, printed)
+        fit = train(model, objective, number[:, None].double(), config)
+        return fit, None if errors is None else errors.std.detach().cpu().numpy()
 
     def _n_steps(self, rows: TransitionRows, step: Any) -> int:
         if isinstance(self.step, str):
@@ -455,20 +522,25 @@ class LocalW2SDE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: i
         return objective, torch.cat([x, anchors], 1), model
 
     def _config(self, checked: EquationSettings, n_balls: int, k: int, seed: int, printed: str) -> FitConfig:
-        auto_steps = 160 if self.debiased else 300
+        auto_steps = 120 if self.debiased else 300
         auto_rate = 0.02 if not checked.has_networks else 0.005 if checked.has_functions else 0.002
         auto_rate = auto_rate if self.debiased else 0.01  # the printed loss has its minimum far from the start
         steps = auto_steps if isinstance(self.max_steps, str) else check_count(self.max_steps, "max_steps", 1)
         rate = auto_rate if isinstance(self.learning_rate, str) else self.learning_rate
         batch = min(n_balls, max(1, STEP_ROWS // k))
         per_epoch = max(1, min(n_balls // batch, 10))
+        return replace(
+            self._training(-(-steps // per_epoch), rate, seed, printed),
+            batch_balls=batch,
+            epoch_balls=batch * per_epoch,
+        )
+
+    def _training(self, epochs: int, rate: float, seed: int, printed: str) -> FitConfig:
         return FitConfig(
-            max_epochs=-(-steps // per_epoch),
+            max_epochs=epochs,
             learning_rate=rate,
             weight_decay=0.0,
             n_draws=max(self.n_draws, 2) if self.debiased else self.n_draws,
-            batch_balls=batch,
-            epoch_balls=batch * per_epoch,
             keep="average",
             averaged=0.3,
             max_skipped=20,

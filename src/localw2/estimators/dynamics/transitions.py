@@ -57,6 +57,37 @@ class TransitionRows:
         """Rows (R, 2 + d) of the model: time, lag and state."""
         return np.column_stack([self.time, self.lag, self.state])
 
+    def paths(self, longest: int | None) -> tuple[Array, Array, Array]:
+        """Times (n, T), which are there (n, T), and states (n, T, d) of paths, or of pieces of ``longest``.
+
+        A new path begins where a transition does not start where the one before it ended. The last time and
+        state are repeated where a path is shorter than others.
+        """
+        end = self.time + self.lag
+        follows = (self.number[1:] == self.number[:-1]) & (np.abs(self.time[1:] - end[:-1]) < 1e-6 * self.lag[1:])
+        starts = np.concatenate([[0], np.flatnonzero(~follows) + 1])
+        pieces: list[Array] = np.split(np.arange(len(self)), starts[1:])
+        if longest is not None:
+            pieces = [part for rows in pieces for part in np.array_split(rows, -(-len(rows) // longest))]
+        count = max(len(rows) for rows in pieces) + 1
+        times, there = np.empty((len(pieces), count)), np.zeros((len(pieces), count), bool)
+        values = np.empty((len(pieces), count, self.state.shape[1]))
+        for i, rows in enumerate(pieces):
+            n = len(rows) + 1
+            own = np.append(self.time[rows], end[rows[-1]])
+            states = np.vstack([self.state[rows], self.state[rows[-1]] + self.increment[rows[-1]]])
+            times[i], values[i], there[i, :n] = own[-1], states[-1], True
+            times[i, :n], values[i, :n] = own, states
+        return times, there, values
+
+    def roughness(self) -> Array:
+        """A guess of the SD (d,) of errors of measurement: these make neighbouring increments opposed."""
+        same = self.number[1:] == self.number[:-1]
+        centred = self.increment - self.increment.mean(0)
+        opposed = -(centred[1:] * centred[:-1])[same].mean(0)
+        guess: Array = np.sqrt(np.maximum(opposed, 0.05 * centred.var(0)))
+        return guess
+
     def folds(self) -> Array:
         """A fold (R,) for each row: whole paths together, or stretches of one if there are few."""
         paths = np.unique(self.number, return_inverse=True)[1]

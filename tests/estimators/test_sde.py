@@ -1,0 +1,255 @@
+"""LocalW2SDE: known equations are found, and everything around the fit behaves."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+
+from localw2 import LocalW2SDE, LogNormal, Normal, Shared, load, save
+from localw2.estimators.dynamics.first_look import JumpLook
+from localw2.estimators.dynamics.transitions import PolynomialFit, TransitionRows
+
+
+def pull(t, y, theta):
+    return -theta * y
+
+
+def constant(t, y, sigma):
+    return sigma
+
+
+def shift(t, y, z, m):
+    return m + 0.2 * z
+
+
+def paths(n=100, count=26, theta=1.0, sigma=0.5, lag=0.2, seed=0):
+    """Ornstein-Uhlenbeck paths (n, count) from 0 and their times."""
+    rng = np.random.default_rng(seed)
+    decay = np.exp(-np.asarray(theta) * lag)
+    y = np.zeros((n, count))
+    for j in range(count - 1):
+        y[:, j + 1] = decay * y[:, j] + sigma * np.sqrt((1 - decay**2) / (2 * theta)) * rng.normal(size=n)
+    return y, lag * np.arange(count)
+
+
+QUICK = {"random_state": 0, "device": "cpu"}
+TINY = {**QUICK, "max_steps": 3, "width": 8, "depth": 1}
+
+
+@pytest.fixture(scope="module")
+def known():
+    return LocalW2SDE(pull, constant, parameters={"theta": 0.6, "sigma": 0.8}, **QUICK).fit(*paths())
+
+
+@pytest.fixture(scope="module")
+def networks():
+    Y, t = paths(60)
+    return LocalW2SDE(**TINY).fit(Y, t)
+
+
+def test_parameters_of_known_functions_are_found(known):
+    # 2500 transitions over 500 units of time: SDs of .063 and .007.
+    mean = known.parameters_.mean
+    assert mean["theta"] == pytest.approx(1, abs=0.25)
+    assert mean["sigma"] == pytest.approx(0.5, abs=0.03)
+    assert known.parameters_.std["theta"] == pytest.approx(0, abs=1e-9)
+    assert known.step_error_ < 0.01 and 0 < known.step_ <= 0.2
+    np.testing.assert_allclose(known.drift([[1.0]]), [[-mean["theta"]]], rtol=1e-6)
+    assert "theta" in known.summary()
+
+
+def test_simulated_paths_have_the_known_law(known):
+    drawn = known.sample([1.0], [0.0, 1.0, 8.0], 4000, random_state=1)
+    assert drawn.shape == (4000, 1, 3, 1)
+    theta, sigma = (known.parameters_.mean[name] for name in ("theta", "sigma"))
+    assert (drawn[:, 0, 0, 0] == 1).all()
+    assert drawn[:, 0, 1, 0].mean() == pytest.approx(np.exp(-theta), abs=0.04)
+    assert drawn[:, 0, 2, 0].std() == pytest.approx(sigma / np.sqrt(2 * theta), rel=0.06)
+    law = known.predict_distribution([[1.0], [0.0]], [0.0, 1.0])
+    assert law.mean().shape == (2, 2, 1)
+    assert law[0, -1].mean()[0] == pytest.approx(np.exp(-theta), abs=0.05)
+
+
+def test_networks_start_from_regressions_and_stay_near_them(networks):
+    states = np.array([[-0.3], [0.0], [0.3]])
+    assert networks.drift(states).shape == networks.diffusion(states).shape == (3, 1)
+    np.testing.assert_allclose(networks.diffusion(states), 0.5, rtol=0.2)
+    assert networks.drift(states)[0, 0] > 0 > networks.drift(states)[2, 0]
+    assert "network" in networks.summary()
+    assert networks.sample(states, [0.0, 0.5], 2).shape == (2, 3, 2, 1)
+
+
+def test_gaps_own_times_and_unequal_lengths_are_used_as_they_are():
+    Y, t = paths(40)
+    holes = Y.copy()
+    holes[np.random.default_rng(1).random(Y.shape) < 0.2] = np.nan
+    settings = {**QUICK, "max_steps": 10}
+    first = LocalW2SDE(pull, constant, **settings).fit(holes, t)
+    own = np.sort(np.random.default_rng(2).uniform(0, 5, Y.shape), axis=1)
+    LocalW2SDE(pull, constant, **settings).fit(Y, own)
+    ragged = LocalW2SDE(pull, constant, **settings)
+    ragged.fit([y[: 10 + i % 10] for i, y in enumerate(Y)], [t[: 10 + i % 10] for i in range(40)])
+    assert first.n_states_ == ragged.n_states_ == 1
+    rows = TransitionRows.of(np.array([0, 0, 0, 1, 1]), np.array([0.0, 1, 3, 0, 1]), np.arange(5.0)[:, None])
+    np.testing.assert_array_equal(rows.lag, [1, 2, 1])
+    np.testing.assert_array_equal(rows.state[:, 0], [0, 1, 3])
+
+
+def test_one_long_path_will_do():
+    Y, t = paths(1, 1500)
+    model = LocalW2SDE(pull, constant, **QUICK, max_steps=60).fit(Y[0], t)
+    assert model.parameters_.mean["sigma"] == pytest.approx(0.5, rel=0.08)
+
+
+def test_several_states_with_a_full_diffusion():
+    rng = np.random.default_rng(0)
+    factor = np.array([[0.5, 0.0], [0.3, 0.4]])
+    Y = np.cumsum(np.sqrt(0.1) * rng.normal(size=(60, 21, 2)) @ factor.T, 1)
+    model = LocalW2SDE(correlated=True, **TINY).fit(Y, 0.1 * np.arange(21))
+    found = model.diffusion(np.zeros((1, 2)))[0]
+    np.testing.assert_allclose(found @ found.T, factor @ factor.T, atol=0.06)
+    assert model.sample(np.zeros(2), [0.0, 1.0], 3).shape == (3, 1, 2, 2)
+
+
+def jumping(n=100, count=51, seed=0):
+    """Brownian paths with SD .3, and jumps N(1, .2^2) at rate .5."""
+    rng = np.random.default_rng(seed)
+    k = rng.poisson(0.5 * 0.1, (n, count - 1))
+    steps = 0.3 * np.sqrt(0.1) * rng.normal(size=k.shape) + k + 0.2 * np.sqrt(k) * rng.normal(size=k.shape)
+    return np.cumsum(np.hstack([np.zeros((n, 1)), steps]), 1), 0.1 * np.arange(count)
+
+
+def test_normal_jumps_are_found():
+    # 250 jumps: SDs of 6 % of the rate and of .013 of the mean size.
+    model = LocalW2SDE(jumps="normal", **TINY).fit(*jumping())
+    assert model.jump_rate_ == pytest.approx(0.5, rel=0.25)
+    assert model.jump_mean_[0] == pytest.approx(1, abs=0.08)
+    assert model.jump_std_[0] == pytest.approx(0.2, abs=0.06)
+    np.testing.assert_allclose(model.diffusion([[1.0]]), 0.3, rtol=0.1)
+    assert "Jumps" in model.summary()
+
+
+def test_jumps_by_networks_and_by_functions():
+    Y, t = jumping(40)
+    model = LocalW2SDE(jumps="mlp", **TINY).fit(Y, t)
+    assert model.jump_rate([[0.0], [1.0]]).shape == (2,)
+    guesses = {"sigma": 0.3, "rate": 0.8, "m": 0.8}
+    own = LocalW2SDE(lambda t, y: 0 * y, constant, shift, guesses, max_steps=20, **QUICK).fit(Y, t)
+    assert own.parameters_.mean["rate"] == pytest.approx(0.5, abs=0.2)
+    assert own.parameters_.mean["m"] == pytest.approx(1, abs=0.15)
+    with pytest.raises(ValueError, match="jumps"):
+        LocalW2SDE(jumps="gamma").fit(Y, t)
+
+
+def test_a_mixture_of_jumps_is_told_from_noise():
+    Y, t = jumping()
+    rest = np.diff(Y).reshape(-1, 1)
+    look = JumpLook.of(rest, np.full_like(rest, 0.009), np.full(len(rest), 0.1))
+    assert look.rate == pytest.approx(0.5, rel=0.25)
+    assert look.mean[0] == pytest.approx(1, abs=0.08)
+
+
+def test_regressions_choose_their_degree():
+    rng = np.random.default_rng(0)
+    x, folds = rng.normal(size=(2000, 1)), np.arange(2000) % 5
+    for degree, true in ((1, 2 * x), (3, x - x**3)):
+        fit = PolynomialFit.fit(x, true + rng.normal(size=x.shape), np.ones(2000), folds)
+        assert fit.degree == degree
+        np.testing.assert_allclose(fit(np.array([[0.5]])), true[:1] * 0 + (1.0 if degree == 1 else 0.375), atol=0.15)
+
+
+@pytest.mark.slow
+def test_parameters_that_vary_between_paths():
+    theta = np.exp(np.random.default_rng(3).normal(-0.1, 0.45, 200))
+    Y, t = paths(200, 50, theta, lag=0.4)
+    laws = {"theta": LogNormal(0.7, 0.3), "sigma": Shared(0.7)}
+    law = LocalW2SDE(pull, constant, parameters=laws, **QUICK).fit(Y, t).parameters_
+    assert law.mean["theta"] == pytest.approx(theta.mean(), rel=0.12)
+    assert law.std["theta"] == pytest.approx(theta.std(), rel=0.35)
+    assert law.mean["sigma"] == pytest.approx(0.5, rel=0.03)
+
+
+@pytest.mark.slow
+def test_errors_of_measurement_are_told_from_the_noise_of_the_state():
+    Y, t = paths(300, 50)
+    Y = Y + 0.15 * np.random.default_rng(9).normal(size=Y.shape)
+    model = LocalW2SDE(pull, constant, noise="additive", parameters={"theta": 2.0, "sigma": 0.8}, **QUICK).fit(Y, t)
+    assert model.noise_[0] == pytest.approx(0.15, rel=0.15)
+    assert model.parameters_.mean["sigma"] == pytest.approx(0.5, rel=0.12)
+    assert model.parameters_.mean["theta"] == pytest.approx(1, rel=0.25)
+
+
+def test_whole_paths_are_compared_where_parameters_vary_or_y_has_errors():
+    Y, t = paths(30, 12)
+    laws = {"theta": Normal(1.0, 0.2), "sigma": 0.5}
+    model = LocalW2SDE(pull, constant, parameters=laws, noise=0.05, **{**QUICK, "max_steps": 2}).fit(Y, t)
+    assert model.parameters_.std["theta"] > 0.05
+    np.testing.assert_allclose(model.noise_, 0.05)
+    exact = model.sample([0.0], [0.0, 1.0], 5, random_state=0, measured=False)
+    assert not np.allclose(exact[:, :, 1], model.sample([0.0], [0.0, 1.0], 5, random_state=0)[:, :, 1])
+    with pytest.raises(ValueError, match="functions"):
+        LocalW2SDE(noise="additive").fit(Y, t)
+    with pytest.raises(ValueError, match="rate"):
+        LocalW2SDE(pull, constant, "normal", laws).fit(Y, t)
+    with pytest.raises(ValueError, match="at least"):
+        LocalW2SDE(pull, constant, parameters=laws, **QUICK).fit(np.tile(Y, (1, 8))[:5], np.arange(96.0))
+
+
+def test_a_model_is_stored_without_its_functions(known, networks, tmp_path):
+    save(networks, tmp_path / "networks.localw2")
+    loaded = load(tmp_path / "networks.localw2")
+    again = [m.sample([[0.1]], [0.0, 0.5], 3, random_state=2) for m in (networks, loaded)]
+    np.testing.assert_array_equal(*again)
+    assert loaded.summary() == networks.summary()
+    known.save(tmp_path / "known.localw2")
+    with pytest.raises(ValueError, match="pull"):
+        load(tmp_path / "known.localw2")
+    loaded = load(tmp_path / "known.localw2", drift=pull, diffusion=constant)
+    assert loaded.parameters_.mean == known.parameters_.mean
+    assert loaded.get_params()["drift"] is pull
+    jumps = LocalW2SDE(jumps="normal", bounds=(0, None), **TINY).fit(*jumping(20))
+    jumps.save(tmp_path / "jumps.localw2")
+    assert load(tmp_path / "jumps.localw2").jump_rate_ == jumps.jump_rate_
+
+
+def test_settings_are_those_of_scikit_learn(known):
+    model = LocalW2SDE(pull, constant, bounds=(0, None))
+    assert model.get_params()["drift"] is pull and clone(model).get_params()["diffusion"] is constant
+    assert model.set_params(drift="mlp", width=7).get_params()["drift"] == "mlp"
+    assert model.width == 7
+    with pytest.raises(NotFittedError):
+        model.drift([[0.0]])
+
+
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [
+        ({"drift": "cubic"}, "drift"),
+        ({"parameters": {"theta": 1.0}}, "networks"),
+        ({"drift": pull, "parameters": {"k": 1.0}}, "theta"),
+        ({"drift": pull, "parameters": {"theta": 1.0, "k": 1.0}}, "k"),
+        ({"bounds": (1, 0)}, "rise"),
+        ({"bounds": 0}, "pair"),
+        ({"step": -1.0}, "step"),
+        ({"max_steps": "many"}, "max_steps"),
+        ({"noise": "proportional", "drift": pull, "diffusion": constant}, "noise"),
+        ({"ball_rows": 1}, "ball_rows"),
+    ],
+)
+def test_what_cannot_be_is_said(settings, word):
+    Y, t = paths(10)
+    with pytest.raises(ValueError, match=word):
+        LocalW2SDE(**settings, device="cpu").fit(Y, t)
+
+
+def test_too_few_transitions_are_said():
+    with pytest.raises(ValueError, match="transitions"):
+        LocalW2SDE().fit(*paths(2, 10))
+
+
+def test_a_fit_is_repeated_by_its_seed():
+    Y, t = paths(30)
+    drifts = [LocalW2SDE(**TINY).fit(Y, t).drift([[0.2]]) for _ in range(2)]
+    np.testing.assert_array_equal(*drifts)
+    assert torch.get_default_dtype() == torch.float32
