@@ -1,5 +1,6 @@
 """Plots from arrays, returned as matplotlib Axes."""
 
+from localw2.plots.processes import coefficients, jumps, long_run, paths
 from localw2.plots.rows import (
     DATA,
     MODEL,
@@ -31,12 +32,16 @@ __all__ = [
     "Panel",
     "ball_scores",
     "band",
+    "coefficients",
     "dependence",
     "field_along",
     "importance",
     "individual_fits",
+    "jumps",
     "laws",
+    "long_run",
     "pairs",
+    "paths",
     "predictive_check",
     "residuals",
     "trajectories",

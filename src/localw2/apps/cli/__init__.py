@@ -14,6 +14,7 @@ from localw2.apps.cli.ode import ode
 from localw2.apps.cli.predict import info, predict, sample
 from localw2.apps.cli.report import report
 from localw2.apps.cli.reproduce import reproduce
+from localw2.apps.cli.sde import sde
 
 app = typer.Typer(
     name="localw2",
@@ -46,6 +47,7 @@ def accept_version(
 for _command in (fit, predict, sample, evaluate, compare, report, explore, info, reproduce, demo):
     app.command("test" if _command is compare else None)(_command)
 app.add_typer(ode, name="ode")
+app.add_typer(sde, name="sde")
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from inspect import Parameter, Signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     from localw2.estimators.dynamics.long_tables import LongTable
 
 REGRESSORS = ("LocalW2Regressor", "RandomCoefficientRegressor")
-ODE = "LocalW2ODE"
+ODE, SDE = "LocalW2ODE", "LocalW2SDE"
+_PARTS = {ODE: ("field", "observe"), SDE: ("drift", "diffusion", "jumps")}  # functions of the user's own
 _NAMES = "columns"  # the entry of a model file with the names of the columns that the model was fitted to
 # The flag that names the columns in a role, and the attribute of the estimator that counts them.
 _ROLES = {
@@ -44,6 +46,8 @@ class NamedModel:
         """The columns of a table in a role: those given, or those that the model was fitted to."""
         flag, attribute = _ROLES[role]
         count = getattr(self.estimator, attribute, 1)
+        if role == "states" and not hasattr(self.estimator, attribute):  # all states are observed
+            count = getattr(self.estimator, "n_states_", 1)
         names = split_names(given, list(table.frame)) or self.columns.get(role, [])
         if not names and role == "targets":
             raise ValueError(
@@ -110,11 +114,16 @@ def save_model(estimator: Any, path: str, **columns: Sequence[str]) -> None:
 class Absent:
     """A function that a file names but does not hold, where it is only described."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, arguments: Sequence[str] | None = None) -> None:
         self.name = name
+        if arguments is not None:  # as those who look at the signature expect them
+            kind = Parameter.POSITIONAL_OR_KEYWORD
+            self.__signature__ = Signature([Parameter(each, kind) for each in arguments])
 
-    def __call__(self, t: Any, y: Any = None, **parameters: Any) -> Any:
-        """Fail: there is nothing to call."""
+    def __call__(self, t: Any, y: Any = None, *noise: Any, **parameters: Any) -> Any:
+        """What is unknown of a part of a stochastic equation; of any other there is nothing to call."""
+        if hasattr(self, "__signature__"):
+            return y * float("nan")
         raise ValueError(f"the function {self.name!r} is not there.")
 
     def __repr__(self) -> str:
@@ -124,7 +133,7 @@ class Absent:
 def load_model(
     path: str, kinds: Sequence[str] = REGRESSORS, described: bool = False, **functions: Any
 ) -> NamedModel:
-    """Read a model of one of these kinds, with the user's own ``functions`` of an ODE that has some.
+    """Read a model of one of these kinds, with the user's own ``functions`` of an equation that has some.
 
     With ``described`` functions may be absent.
     """
@@ -133,11 +142,12 @@ def load_model(
 
     stored = read(path)
     if stored.kind not in kinds:
-        hint = "Use `localw2 ode sample`." if stored.kind == ODE else f"It needs a {' or '.join(kinds)}."
+        groups = {ODE: "Use `localw2 ode sample`.", SDE: "Use `localw2 sde sample`."}
+        hint = groups.get(stored.kind, f"It needs a {' or '.join(kinds)}.")
         raise ValueError(f"{path} holds a {stored.kind}, which this command cannot use. {hint}")
     given = {name: value for name, value in functions.items() if value is not None}
-    if stored.kind == ODE:
-        given = _complete_functions(path, stored.settings, given, described)
+    if stored.kind in _PARTS:
+        given = _complete_functions(path, stored.kind, stored.settings, given, described)
     estimator = restore(path, stored, **given)
     columns = stored.settings.get(_NAMES) or {"features": getattr(estimator, "feature_names_in_", None)}
     known = columns.items() if isinstance(columns, dict) else ()  # files are not trusted
@@ -146,9 +156,9 @@ def load_model(
 
 
 def _complete_functions(
-    path: str, settings: Mapping[str, Any], given: dict[str, Any], described: bool
+    path: str, kind: str, settings: Mapping[str, Any], given: dict[str, Any], described: bool
 ) -> dict[str, Any]:
-    """The functions of an ODE: those given, states that are only numbered, or what stands for absent ones."""
+    """The functions of an equation: those given, numbered states, or what stands for absent ones."""
     from localw2.apps.cli.equations import States
 
     names = settings.get("functions")
@@ -157,7 +167,7 @@ def _complete_functions(
     numbers = columns.get("observe") if isinstance(columns, dict) else None
     if "observe" not in given and isinstance(numbers, list) and all(str(k).isdecimal() for k in numbers):
         given = given | {"observe": States([int(k) for k in numbers])}
-    for name in ("field", "observe"):
+    for name in _PARTS[kind]:
         if name in given or not isinstance(names.get(name), dict):
             continue
         label = str(names[name].get("function"))[:100]
@@ -166,8 +176,15 @@ def _complete_functions(
                 f"{path} was fitted with your own function {label!r}, which a model file does not hold: no "
                 f"code is ever read from it. Name it again: --{name} FILE.py:{label}."
             )
-        given = given | {name: Absent(label)}
+        given = given | {name: Absent(label, _guess_arguments(name, settings) if kind == SDE else None)}
     return given
+
+
+def _guess_arguments(part: str, settings: Mapping[str, Any]) -> list[str]:
+    """Arguments of an absent part of a stochastic equation: all parameters that the file names."""
+    laws = settings.get("laws")
+    names = [name for name in laws if str(name).isidentifier()] if isinstance(laws, dict) else []
+    return ["t", "y", *(["z"] if part == "jumps" else []), *(n for n in names if n not in ("t", "y", "z"))]
 
 
 def read_long_table(
@@ -177,9 +194,14 @@ def read_long_table(
     time: str | None = None,
     states: str | None = None,
 ) -> LongTable:
-    """The trajectories of a table, in the columns given or in those that an ODE was fitted to."""
+    """The trajectories of a table, in the columns given or in those that an equation was fitted to.
+
+    All rows are one path if a stochastic equation was fitted so.
+    """
     from localw2.estimators.dynamics.long_tables import Columns
 
+    if type(model.estimator).__name__ == SDE:
+        return _read_paths(model, table, identity, time, states)
     columns = getattr(model.estimator, "table_columns_", None)
     if columns is None or identity is not None:
         (who,) = model.choose_columns("id", table, identity)
@@ -196,6 +218,19 @@ def read_long_table(
     if columns is None:
         columns = Columns.of(who, when, observed)
     return replace(columns, subject=who, time=when, observed=observed).read(table.frame, table.source)
+
+
+def _read_paths(
+    model: NamedModel, table: Table, identity: str | None, time: str | None, states: str | None
+) -> LongTable:
+    from localw2.estimators.dynamics.processes import read_long_table as read_paths
+
+    # Of a model from Python nothing is known: without --id its rows are one path.
+    known = identity is not None or bool(model.columns.get("id"))
+    who = model.choose_columns("id", table, identity)[0] if known else None
+    (when,) = model.choose_columns("time", table, time)
+    observed = model.choose_columns("states", table, states)
+    return read_paths(table.frame, who, when, observed, table.source)
 
 
 def select_rows(

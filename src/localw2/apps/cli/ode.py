@@ -246,8 +246,6 @@ def sample_ode(
     as_json: options.Json = False,
 ) -> None:
     """Simulate independent trajectories, with doses if there are any; one line per draw and time."""
-    import numpy as np
-
     from localw2.apps.cli.model_files import write_result
     from localw2.apps.tables.tables import check_format
 
@@ -271,14 +269,8 @@ def sample_ode(
     if start is None and getattr(estimator, "population_", None) is None:
         raise ValueError(f"{model} starts from a state; give it with --initial.")
     draws = estimator.sample(start, grid, n_samples, seed, **given, measured=not exact)
-    n = draws.shape[1]
     (time,) = loaded.columns.get("time", ["time"])
-    columns = {"draw": np.repeat(np.arange(1, n_samples + 1), n * len(grid))}
-    if n > 1:
-        columns["subject"] = np.tile(np.repeat(np.arange(n), len(grid)), n_samples)
-    columns[time] = np.tile(grid, n_samples * n)
-    columns |= {name: draws[..., place].ravel() for place, name in enumerate(names)}
-    write_result(context, columns, out, as_json)
+    write_result(context, arrange_draws(draws, grid, time, names), out, as_json)
 
 
 @ode.command("individuals")
@@ -351,6 +343,18 @@ def summary_ode(model: options.Model, config: Config = None, as_json: options.Js
     loaded = load_model(model, (ODE,), described=True)
     text = loaded.estimator.summary()
     print_result({"model": model, "population": list_quantities(loaded.estimator.population_)}, text, as_json)
+
+
+def arrange_draws(draws: Any, grid: list[float], time: str, names: list[str]) -> dict[str, Any]:
+    """Trajectories (S, n, T, d) as columns, with one line per draw, subject and time."""
+    import numpy as np
+
+    n_samples, n = draws.shape[:2]
+    columns = {"draw": np.repeat(np.arange(1, n_samples + 1), n * len(grid))}
+    if n > 1:
+        columns["subject"] = np.tile(np.repeat(np.arange(n), len(grid)), n_samples)
+    columns[time] = np.tile(grid, n_samples * n)
+    return columns | {name: draws[..., place].ravel() for place, name in enumerate(names)}
 
 
 def load_equation(model: str, field: str | None, observe: str | None) -> Any:

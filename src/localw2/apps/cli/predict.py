@@ -100,9 +100,9 @@ def sample(
 @report_errors
 def info(model: options.Model, config: Config = None, as_json: options.Json = False) -> None:
     """Describe a model: its columns, settings, balls, base, training and origin."""
-    from localw2.apps.cli.model_files import ODE, REGRESSORS, load_model
+    from localw2.apps.cli.model_files import ODE, REGRESSORS, SDE, load_model
 
-    loaded = load_model(model, (*REGRESSORS, ODE), described=True)
+    loaded = load_model(model, (*REGRESSORS, ODE, SDE), described=True)
     estimator = loaded.estimator
     found: dict[str, Any] = {"model": model, "kind": type(estimator).__name__}
     found |= {"bytes": Path(model).stat().st_size, **loaded.columns}
@@ -119,6 +119,12 @@ def info(model: options.Model, config: Config = None, as_json: options.Json = Fa
         "norm_",
         "n_states_",
         "t0_",
+        "step_",
+        "step_error_",
+        "jump_rate_",
+        "jump_mean_",
+        "jump_std_",
+        "noise_",
     ):
         if hasattr(estimator, name):
             found[name.rstrip("_")] = getattr(estimator, name)
@@ -140,7 +146,7 @@ def info(model: options.Model, config: Config = None, as_json: options.Json = Fa
     lines = to_plain(named | {f"  {name}": value for name, value in parameters.items()})
     width = max(map(len, lines)) + 2
     text = "\n".join(name.ljust(width) + _shorten(v) for name, v in lines.items() if v is not None)
-    if getattr(estimator, "population_", None) is not None:
+    if getattr(estimator, "population_", None) is not None or type(estimator).__name__ == SDE:
         text += f"\n\n{estimator.summary()}"
     print_result(found | {"parameters": parameters, "record": record}, text, as_json)
 

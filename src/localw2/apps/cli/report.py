@@ -14,6 +14,7 @@ from localw2.apps.cli.equations import load_function, parse_observe
 from localw2.apps.cli.ode import Field, Observe
 from localw2.apps.cli.outputs import check_outputs
 from localw2.apps.cli.running import print_result, report_errors
+from localw2.apps.cli.sde import Diffusion, Drift, Jumps, load_parts
 
 
 @report_errors
@@ -28,11 +29,14 @@ def report(
     features: options.Features = None,
     identity: Annotated[
         str | None,
-        typer.Option("--id", metavar="COL", help="The trajectory that a row belongs to (ODE models)."),
+        typer.Option("--id", metavar="COL", help="The trajectory that a row belongs to (ODE and SDE models)."),
     ] = None,
-    time: Annotated[str | None, typer.Option(metavar="COL", help="The time of a row (ODE models).")] = None,
+    time: Annotated[str | None, typer.Option(metavar="COL", help="The time of a row (ODE and SDE models).")] = None,
     field: Field = None,
     observe: Observe = None,
+    drift: Drift = None,
+    diffusion: Diffusion = None,
+    jumps: Jumps = None,
     drop_missing: options.DropMissing = False,
     decimal: options.DecimalMark = options.Decimal.auto,
     config: Config = None,
@@ -40,9 +44,9 @@ def report(
 ) -> None:
     """Write one HTML page about a model, judged on the rows of DATA, to read, print or mail.
 
-    For a model from `localw2 ode fit`, DATA holds trajectories and --target names their states.
+    For a model from `localw2 ode fit` or `sde fit`, DATA holds trajectories and --target names their states.
     """
-    from localw2.apps.cli.model_files import ODE, REGRESSORS, load_model, read_long_table, select_rows
+    from localw2.apps.cli.model_files import ODE, REGRESSORS, SDE, load_model, read_long_table, select_rows
     from localw2.apps.report import report_html
     from localw2.apps.tables.tables import read_table
     from localw2.storage.atomic import replace_file
@@ -55,19 +59,20 @@ def report(
         raise typer.BadParameter("--out - and --json would both write to standard output; name a file.")
     loaded = load_model(
         model,
-        (*REGRESSORS, ODE),
+        (*REGRESSORS, ODE, SDE),
+        **load_parts(drift, diffusion, jumps),
         field=None if field is None else load_function(field, "--field"),
         observe=parse_observe(observe),
     )
     table = read_table(data, decimal)
     about: dict[str, Any] = {"settings": flatten_settings(read_record(model)), "source": table.source}
-    if type(loaded.estimator).__name__ == ODE:
+    if type(loaded.estimator).__name__ in (ODE, SDE):
         long = read_long_table(loaded, table, identity, time, target)
         about["state_names"] = long.quantities
         is_population = getattr(loaded.estimator, "population_", None) is not None
         inputs: tuple[Any, ...] = (long, None) if is_population else (long.Y, long.t)
         count = len(long.subjects)
-        kind = "trajectories"
+        kind = "trajectories" if type(loaded.estimator).__name__ == ODE else "paths"
     else:
         rows = select_rows(loaded, table, decimal, features, target, drop_missing)
         about |= {"feature_names": rows.features, "target_names": rows.targets}

@@ -67,25 +67,8 @@ class JudgedPaths:
                 x, y, samples = self._judge_apart(Y, t, start, n_times, n_samples, rng)
             else:
                 x, y, samples = self._judge_together(*common, start, n_times, n_samples, rng)
-        self._warn_of_seen(getattr(Y, "Y", Y))
+        warn_of_seen(getattr(self, "seen_rows_", None), getattr(Y, "Y", Y))
         return diagnose(x, y, samples, random_state=int(rng.integers(2**31)), **settings)
-
-    def _warn_of_seen(self, Y: Any) -> None:
-        """Warn if more trajectories were trained on than chance explains.
-
-        Estimators from older files cannot know, and nothing is known of ragged trajectories.
-        """
-        seen, paths = getattr(self, "seen_rows_", None), _as_paths(Y)
-        if seen is None or paths is None:
-            return
-        share, beyond_chance = judge_seen(seen, np.nan_to_num(paths[:, 0]), paths)
-        if beyond_chance:
-            warnings.warn(
-                f"{share * len(paths):.0f} of these {len(paths)} rows are equal to training rows, on which "
-                "any overfit looks calibrated. Judge the fit by rows that it has not seen.",
-                SeenRowsWarning,
-                stacklevel=3,
-            )
 
     def _judge_together(
         self,
@@ -155,6 +138,24 @@ class JudgedPaths:
         x, kept = _drop_constant(np.column_stack(list(columns.values())))
         names = [name for name, there in zip(columns, kept, strict=True) if there]
         return x, names, y.reshape(n, -1), samples.reshape(n_samples, n, -1)
+
+
+def warn_of_seen(seen: SeenRows | None, Y: Any) -> None:
+    """Warn if more trajectories were trained on than chance explains.
+
+    Estimators from older files cannot know, and nothing is known of ragged trajectories.
+    """
+    paths = _as_paths(Y)
+    if seen is None or paths is None:
+        return
+    share, beyond_chance = judge_seen(seen, np.nan_to_num(paths[:, 0]), paths)
+    if beyond_chance:
+        warnings.warn(
+            f"{share * len(paths):.0f} of these {len(paths)} rows are equal to training rows, on which "
+            "any overfit looks calibrated. Judge the fit by rows that it has not seen.",
+            SeenRowsWarning,
+            stacklevel=3,
+        )
 
 
 def _as_common(Y: Any, t: Any) -> tuple[Array, Array] | None:

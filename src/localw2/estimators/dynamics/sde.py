@@ -19,8 +19,9 @@ from localw2.estimators import settings, stored_values
 from localw2.estimators.dynamics import storing
 from localw2.estimators.dynamics.equations import EquationSettings
 from localw2.estimators.dynamics.first_look import FirstLook, start_parts
-from localw2.estimators.dynamics.judged_paths import JudgedPaths, sketch_paths
+from localw2.estimators.dynamics.judged_paths import sketch_paths
 from localw2.estimators.dynamics.parameters import LearnedParameters
+from localw2.estimators.dynamics.processes import Processes
 from localw2.estimators.dynamics.trajectories import Trajectories
 from localw2.estimators.dynamics.transitions import TransitionRows
 from localw2.estimators.dynamics.whole_paths import Errors, WholePaths
@@ -57,7 +58,7 @@ FEWEST_PATHS, LONGEST_PIECE, WHOLE_STEPS, WHOLE_RATE = 20, 50, 150, 0.03
 ANCHOR = 4.0
 
 
-class LocalW2SDE(JudgedPaths, stored_values.Storable, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+class LocalW2SDE(Processes, stored_values.Storable, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     r"""A stochastic equation :math:`dY = a(Y)\,dt + b(Y)\,dW + c\,dN`, learned from paths.
 
     ``fit(Y, t)`` learns drift a, diffusion b and jumps c, as networks or as functions with named parameters,
