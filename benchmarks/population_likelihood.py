@@ -4,8 +4,8 @@
 
 The curves are in closed form, the likelihood is that of the model linearised around each subject's most
 probable parameters (first-order conditional estimation, as nlme and NONMEM do), and it is maximised by
-expectation maximisation: plainly, as by nlme's defaults, or restricted, which does not shrink the spread of few
-subjects. Prints the estimates that the pages in docs/populations quote (about a minute).
+expectation maximisation: plainly, as by nlme's defaults, or restricted, which does not shrink the spread of
+few subjects. Prints the estimates that the pages in docs/populations quote (about a minute).
 """
 
 from __future__ import annotations

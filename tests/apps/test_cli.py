@@ -29,7 +29,7 @@ import localw2
 from localw2 import LocalW2ODE, LocalW2Regressor, Network, RandomCoefficientRegressor, SolverError
 from localw2.apps.cli import app
 from localw2.apps.cli.model_files import save_model
-from localw2.apps.tables.tables import gather_trajectories, read_table, write_table
+from localw2.apps.tables.tables import read_table, write_table
 from localw2.metrics import crps
 from localw2.storage import atomic
 from localw2.training import loop as training
@@ -822,26 +822,6 @@ def paths(folder):
     return Y, t
 
 
-def test_a_long_table_is_put_in_order(paths):
-    Y, t = paths
-    values, times = gather_trajectories(read_table("paths.csv"), "who", "t", ["a", "b"])
-    np.testing.assert_array_equal(values, Y)
-    np.testing.assert_array_equal(times, t)
-
-
-def test_times_of_ones_own_make_lists(tmp_path, folder):
-    rng = np.random.default_rng(0)
-    lengths = [3, 5, 4]
-    own = [np.sort(rng.uniform(size=n)) for n in lengths]
-    with open(tmp_path / "p.csv", "w", newline="") as file:
-        rows = [[i, time, i + time] for i, times in enumerate(own) for time in times[::-1]]
-        csv.writer(file).writerows([["who", "t", "a"], *rows])
-    values, times = gather_trajectories(read_table(tmp_path / "p.csv"), "who", "t", ["a"])
-    for i in range(3):
-        np.testing.assert_array_equal(times[i], own[i])
-        np.testing.assert_array_equal(values[i], i + own[i][:, None])
-
-
 def test_ode_commands_agree_with_python(paths, tmp_path):
     Y, t = paths
     out = tmp_path / "o.lw2"
@@ -919,12 +899,117 @@ def test_a_column_of_weights_of_trajectories(tmp_path):
     np.testing.assert_array_equal(*draws)
     frame.loc[5, "count"] += 1
     frame.to_csv(path, index=False)
-    assert "a trajectory has one weight" in failing(f"{fit} --out {out}")
-    frame.loc[5, "count"] = np.nan
+    assert "there is one for each subject" in failing(f"{fit} --out {out}")
+    frame.loc[frame["who"] == frame["who"][5], "count"] = np.nan
     frame.to_csv(path, index=False)
-    assert "'count' of cells.csv is empty in row 6" in failing(f"{fit} --out {out}")
+    assert "'count' of cells.csv is empty in row 5 and in every other row" in failing(f"{fit} --out {out}")
     assert "one use" in failing(f"{fit.replace('--weights count', '--weights t')} --out {out}")
     failing(f"{fit.replace('--weights count', '--weights t,mass')} --out {out}", code=2)
+
+
+@pytest.fixture(scope="module")
+def drug(folder):
+    """Decays after a dose of one's own, in a table of NONMEM's kind, with a file that has the equation."""
+    rng = np.random.default_rng(0)
+    n, hours = 20, [0.5, 1.0, 2.0, 4.0]
+    mg, rate = rng.choice([50.0, 100.0], n), np.exp(rng.normal(np.log(0.5), 0.3, n))
+    lines = ["ID,TIME,AMT,DV,WT"]
+    for i in range(n):
+        kg = 60 + i
+        lines.append(f"{i + 1},0,{mg[i]:g},.,{kg}")
+        for hour in hours:
+            value = mg[i] * np.exp(-rate[i] * hour) + 2 * rng.normal()
+            lines.append(f"{i + 1},{hour},.,{value:.4f},{kg}")
+    Path("drug.csv").write_text("\n".join([lines[0], *rng.permutation(lines[1:])]))
+    Path("drug.py").write_text(
+        "import torch\n\n\ndef decay(t, y, k):\n    return torch.stack([-k * y[0], 0 * y[1]])\n\n\n"
+        "def first(y):\n    return y[..., :1]\n"
+    )
+    fit = (
+        "ode fit drug.csv --id ID --time TIME --states DV --dose AMT --y0 0,0 --field drug.py:decay "
+        "--observe 0 --parameters k=lognormal:0.4:0.1@WT --covariates WT --noise additive --limit 0.1 "
+        "--max-epochs 20 --out drug.lw2"
+    )
+    return found(fit)
+
+
+def test_a_population_from_the_command_line(drug, tmp_path):
+    record = drug
+    assert record["trajectories"] == 20
+    typical = record["population"][0]
+    assert (typical["parameter"], typical["kind"]) == ("k", "typical")
+    assert typical["interval"][0] < 0.5 < typical["interval"][1]
+    assert "SD of log k" in run("ode summary drug.lw2").stdout
+    told = run("info drug.lw2").stdout
+    assert "SD of log k" in told
+    assert "decay (a function of your own)" in told
+    assert "--field FILE.py:decay" in failing("ode individuals drug.lw2 drug.csv")
+    out, curves = tmp_path / "i.csv", tmp_path / "p.csv"
+    run(f"ode individuals drug.lw2 drug.csv -n 40 --field drug.py:decay --out {out} --predictions {curves}")
+    table, lines = read_table(out).frame, read_table(curves).frame
+    assert table["ID"].tolist() == list(range(1, 21))
+    assert (table["k_lower"] < table["k"]).all()
+    assert len(lines) == 20 * 4
+    assert abs(lines["observed"] - lines["individual"]).mean() < 4
+    assert (
+        abs(lines["observed"] - lines["individual"]) < abs(lines["observed"] - lines["population"])
+    ).mean() > 0.6
+    grid = (
+        f"ode individuals drug.lw2 drug.csv -n 40 --field drug.py:decay --predictions {curves} --times 0:8:5"
+    )
+    run(grid)
+    assert len(read_table(curves).frame) == 20 * 5
+    report = found(f"report drug.lw2 drug.csv --field drug.py:decay --out {tmp_path / 'r.html'}")
+    assert report["trajectories"] == 20
+    page = (tmp_path / "r.html").read_text()
+    for part in (
+        "Population of DV",
+        "SD of log k",
+        "Visual predictive check",
+        "Residuals",
+        "Single subjects",
+    ):
+        assert part in page
+
+
+def test_doses_of_a_simulation(drug, tmp_path):
+    common = "ode sample drug.lw2 --field drug.py:decay --covariates WT=70 --times 1,13 -n 200 --exact"
+    once = read_table_of(f"{common} --doses 0:100", tmp_path)
+    twice = read_table_of(f"{common} --doses 0:100,12:100:0", tmp_path)
+    np.testing.assert_allclose(once["DV"][::2], twice["DV"][::2], rtol=1e-3)
+    assert (twice["DV"][1::2] > once["DV"][1::2] + 10).all()
+    (tmp_path / "doses.csv").write_text("time,amount\n0,100\n12,100\n")
+    same = read_table_of(f"{common} --doses {tmp_path / 'doses.csv'}", tmp_path)
+    np.testing.assert_array_equal(same["DV"], twice["DV"])
+    assert "neither a file" in failing(f"{common} --doses none.csv", code=2)
+    assert "needs WT" in failing(common.replace("--covariates WT=70", "--doses 0:100"))
+    assert "y0 is unknown" in failing(common)
+
+
+def read_table_of(command, folder):
+    run(f"{command} --out {folder / 's.csv'}")
+    return read_table(folder / "s.csv").frame
+
+
+@pytest.mark.parametrize(
+    ("flags", "message", "code"),
+    [
+        ("--field drug.py:decai", "Did you mean 'decay'", 1),
+        ("--field none.py:decay", "no such file", 1),
+        ("--field drug.py", "FILE.py:function", 2),
+        ("--field drug.py:decay --parameters k=log:1", "NAME=LAW", 2),
+        ("--field drug.py:decay --parameters k=lognormal:1:2:3", "too many", 2),
+        ("--parameters k=1", "--field", 2),
+        ("--field drug.py:decay --observe x", "--observe", 2),
+        ("--field drug.py:decay --noise loud", "--noise", 2),
+        ("--field drug.py:decay --y0 a,b", "--y0", 2),
+        ("--field drug.py:decay --covariates DV", "inputs", 1),
+        ("--field drug.py:decay --dose MG", "no column 'MG'", 1),
+    ],
+)
+def test_wrong_equations_are_told_of(drug, flags, message, code):
+    fit = "ode fit drug.csv --id ID --time TIME --states DV --out wrong.lw2"
+    assert message in failing(f"{fit} {flags}", code=code)
 
 
 # --- errors -----------------------------------------------------------------------------------------------

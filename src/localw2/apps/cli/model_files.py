@@ -113,7 +113,7 @@ class Absent:
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def __call__(self, *_: Any, **__: Any) -> Any:
+    def __call__(self, t: Any, y: Any = None, **parameters: Any) -> Any:
         """Fail: there is nothing to call."""
         raise ValueError(f"the function {self.name!r} is not there.")
 
