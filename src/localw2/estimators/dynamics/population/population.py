@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
-from scipy.stats import norm
+from scipy.stats import t as student
 
 from localw2._wording import align
 
@@ -17,18 +17,25 @@ LEVEL = 0.9  # of the intervals
 @final
 @dataclass(frozen=True)
 class Quantity:
-    """An estimate with its standard error; ``positive`` ones have intervals by their logarithms."""
+    """An estimate with its standard error; ``positive`` ones have intervals by their logarithms.
+
+    ``freedom`` are the degrees of freedom of the standard error.
+
+    >>> Quantity("k", "typical", 2.0, 0.1, False, 9).interval
+    (1.81..., 2.18...)
+    """
 
     parameter: str
     kind: str
     value: float
     error: float
     positive: bool
+    freedom: int
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The 90 % interval, by a Gaussian error of the value or of its logarithm."""
-        wide = float(norm.ppf(0.5 + LEVEL / 2)) * self.error
+        """The 90 % interval, by Student's t for the value or its logarithm."""
+        wide = float(student.ppf(0.5 + LEVEL / 2, self.freedom)) * self.error
         if self.kind.startswith("correlation"):  # by Fisher's transformation
             inside = np.clip(self.value, -0.999999, 0.999999)
             ends = np.arctanh(inside) + np.array([-1, 1]) * wide / (1 - inside**2)
@@ -108,8 +115,9 @@ def to_plain(population: Population) -> dict[str, Any]:
 
 def from_plain(plain: Mapping[str, Any]) -> Population:
     """The population that ``to_plain`` described, with every value checked."""
+    freedom = max(int(plain["n_subjects"]) - 1, 1)
     rows = tuple(
-        Quantity(str(name), str(kind), float(value), float(error), bool(positive))
+        Quantity(str(name), str(kind), float(value), float(error), bool(positive), freedom)
         for name, kind, value, error, positive in plain["quantities"]
     )
     two_stage = plain["two_stage"]
