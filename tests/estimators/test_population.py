@@ -374,7 +374,9 @@ class TestSubjects:
     def test_files_from_before_the_linear_part_of_a_law_are_read(self):
         law = ParameterLaw({"k": PushForward(1.0, 0.5)}, torch.Generator().manual_seed(0)).double()
         old = {f"law.{name}": value for name, value in law.state_dict().items() if name != "straight"}
-        tensors = {f"field.{name}": value for name, value in old.items()} | {"state_size": torch.ones(1).double()}
+        tensors = {f"field.{name}": value for name, value in old.items()} | {
+            "state_size": torch.ones(1).double()
+        }
         settings = {"method": "dopri5", "rtol": 1e-4, "atol": 1e-6}
         ode = restore_ode({"step": None}, tensors, settings, line, law.laws, 1, 0.0)
         noise = law.draw(5, torch.Generator().manual_seed(1))

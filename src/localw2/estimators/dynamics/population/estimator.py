@@ -17,6 +17,7 @@ from localw2.estimators import settings
 from localw2.estimators.dynamics import checks, storing
 from localw2.estimators.dynamics.population.individuals import Equation
 from localw2.estimators.dynamics.population.learning import (
+    Study,
     complete_laws,
     hash_design,
     learn,
@@ -116,24 +117,25 @@ class PopulationMethods:
         step = self._step(data)
         start = torch.tensor([data.t0], dtype=torch.float64)
         generator = torch.Generator().manual_seed(seed)
-        trial = FunctionField(self.field, laws, generator, names).double()
-        ode = RandomODE(trial, start, self.method, self.rtol, self.atol, step, state_size=size)
-        learned = learn(
+
+        def as_ode(field: FunctionField) -> RandomODE:
+            return RandomODE(field, start, self.method, self.rtol, self.atol, step, state_size=size)
+
+        solver = rescale(self._solver(as_ode(FunctionField(self.field, laws, generator, names))), LOOSER)
+        study = Study(
             self.field,
             laws,
             cohort,
             values,
-            rescale(self._solver(ode), LOOSER),
+            solver,
             self.observe,
             self.noise,
             self.quantification_limit,
             weights,
-            self._config(
-                seed, printed, POPULATION_EPOCHS[any(isinstance(v, PushForward) for v in laws.values())]
-            ),
-            generator,
         )
-        ode = RandomODE(learned.field, start, self.method, self.rtol, self.atol, step, state_size=size)
+        any_shape = any(isinstance(law, PushForward) for law in laws.values())
+        learned = learn(study, self._config(seed, printed, POPULATION_EPOCHS[any_shape]), generator)
+        ode = as_ode(learned.field)
         self._keep(
             ode, learned.fit, self._sketch(Y, kept), values.shape[2], seed, learned.noise, learned.population
         )

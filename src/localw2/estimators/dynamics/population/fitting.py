@@ -8,11 +8,8 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 from torch import Tensor
 
-from localw2.balls.neighborhoods import Neighborhoods
 from localw2.estimators.dynamics.population.individuals import Anchor, Equation, Estimates, estimate
-from localw2.estimators.dynamics.population.simulated import OBSERVED_STEPS, SimulatedSubjects
-from localw2.losses.discrepancies import SlicedW2
-from localw2.losses.objective import Objective
+from localw2.estimators.dynamics.population.simulated import OBSERVED_STEPS, SimulatedSubjects, compare
 from localw2.training.loop import train
 
 if TYPE_CHECKING:
@@ -109,6 +106,17 @@ def anchor_of(law: ParameterLaw, noise: MeasurementNoise, equation: Equation, se
     return Anchor.of(centers, covariance + floor, noise)
 
 
+@final
+@dataclass(frozen=True)
+class Trained:
+    """A fit and the simulated subjects that it trained; features and own fits of the observed ones."""
+
+    fit: Fit
+    model: SimulatedSubjects
+    features: Tensor
+    estimates: Estimates
+
+
 def fit_population(
     equation: Equation,
     noise: MeasurementNoise,
@@ -116,8 +124,7 @@ def fit_population(
     limit: Tensor | None,
     weights: Any,
     config: FitConfig,
-    n_directions: int = 32,
-) -> tuple[Fit, SimulatedSubjects, Estimates]:
+) -> Trained:
     """Train in two passes; the second compares subjects by fits around what the first found."""
     law = equation.field.law
     n = len(y)
@@ -136,14 +143,11 @@ def fit_population(
         anchor = anchor_of(law, noise, equation, config.seed)
         model = SimulatedSubjects(equation, anchor, noise, limit, config.seed)
         model.whiten = whitening(model, n_draws)
-        features, fits = model.observed(y)
-        objective = Objective(
-            features, Neighborhoods.whole(n), SlicedW2(n_directions, debiased=True), None, None, weights
-        )
-        fit = train(model, objective, x, settings)
+        features, estimates = model.observed(y)
+        fit = train(model, compare(features, weights), x, settings)
         if fit.stopped != "all epochs done":  # interrupted
             break
-    return fit, model, fits
+    return Trained(fit, model, features, estimates)
 
 
 @torch.no_grad()

@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 
 from localw2._validation import Array, as_array
-from localw2.estimators.dynamics.population.fitting import first_guess, fit_population, improve_laws
-from localw2.estimators.dynamics.population.individuals import Anchor, Equation, Estimates, estimate
+from localw2.estimators.dynamics.population.fitting import Trained, first_guess, fit_population, improve_laws
+from localw2.estimators.dynamics.population.individuals import Anchor, Equation, estimate
 from localw2.estimators.dynamics.population.population import Population, Quantity
 from localw2.estimators.dynamics.population.simulated import OBSERVED_STEPS, SimulatedSubjects
 from localw2.estimators.dynamics.population.uncertainty import (
-    GROUPS,
     describe,
     gaussian_like,
     jackknife,
+    least_errors,
     propagate,
 )
 from localw2.models.cohort import Cohort, observed_names, state_of
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 # Without noise= observations are taken as exact: an error of this part of their size is below what is seen.
 EXACT = 1e-3
-DIRECTIONS = 32
 # A prior this many scales wide is no prior: least squares.
 NO_PRIOR = 1e3
 # Fewer subjects than this do not show a spread well.
@@ -136,57 +135,75 @@ def check_laws(laws: Mapping[str, Law], cohort: Cohort) -> None:
             )
 
 
-def learn(
-    function: Any,
-    laws: dict[str, Law],
-    cohort: Cohort,
-    y: Array,
-    solver: Solver,
-    observe: Observe | None,
-    noise: Any,
-    limit: float | None,
-    weights: Any,
-    config: FitConfig,
-    generator: torch.Generator,
-) -> Learned:
-    """Learn laws and noise from observations y (n, T, p), NaN where there is none."""
-    check_laws(laws, cohort)
-    if unknown := [n for n in observed_names(observe) if n not in laws and n not in cohort.covariates]:
-        raise ValueError(
-            f"observe takes {unknown[0]!r} beside the states, which is neither a parameter "
-            f"({', '.join(laws)}) nor a covariate ({', '.join(cohort.covariates) or 'none were given'})."
-        )
-    seen = torch.tensor(np.isfinite(y))
-    target = torch.tensor(np.nan_to_num(y))
-    bound = None if limit is None else torch.tensor(limit, dtype=target.dtype)
+@final
+@dataclass(frozen=True)
+class Study:
+    """What is known of a population before its fit: the equation, its subjects, and what was seen of them.
+
+    ``y`` (n, T, p) is NaN where nothing was observed. ``noise`` and ``limit`` (of quantification) are the
+    estimator's settings, ``weights`` (n,) those of the subjects.
+    """
+
+    function: Any
+    laws: dict[str, Law]
+    cohort: Cohort
+    y: Array
+    solver: Solver
+    observe: Observe | None
+    noise: Any
+    limit: float | None
+    weights: Array | None
+
+    @property
+    def learns_noise(self) -> bool:
+        """Whether the errors of measurement are learned."""
+        return isinstance(self.noise, str)
+
+    def check_observed(self) -> None:
+        """Raise if what is observed depends on something that is not there."""
+        known = {*self.laws, *self.cohort.covariates}
+        if unknown := [name for name in observed_names(self.observe) if name not in known]:
+            raise ValueError(
+                f"observe takes {unknown[0]!r} beside the states, which is neither a parameter "
+                f"({', '.join(self.laws)}) nor a covariate "
+                f"({', '.join(self.cohort.covariates) or 'none were given'})."
+            )
+
+    def equation(self, laws: dict[str, Law], generator: torch.Generator) -> Equation:
+        """The equation with these laws of its parameters."""
+        given = [*self.cohort.covariates, *self.cohort.knots]
+        field = FunctionField(self.function, laws, generator, given).double()
+        field.law.learn_units(self.cohort.covariates)
+        return Equation(field, self.solver, self.observe, self.cohort, torch.tensor(np.isfinite(self.y)))
+
+    def errors(self, size: Tensor, guess: Tensor) -> MeasurementNoise:
+        """Errors of observations of this size (p,): without ``noise`` hardly any."""
+        if self.noise is None:
+            known = MeasurementNoise("additive", size, torch.full_like(size, EXACT))
+            return known.requires_grad_(False)
+        return MeasurementNoise(self.noise, size, guess)
+
+
+def learn(study: Study, config: FitConfig, generator: torch.Generator) -> Learned:
+    """Learn laws and noise."""
+    check_laws(study.laws, study.cohort)
+    study.check_observed()
+    start = study.equation(study.laws, generator)
+    _check_function(start)
+    seen, target = start.seen, torch.tensor(np.nan_to_num(study.y))
+    bound = None if study.limit is None else torch.tensor(study.limit, dtype=target.dtype)
     if bound is not None:
         target = torch.where(seen, torch.maximum(target, bound), target)
     size = (target.abs() * seen).sum((0, 1)) / seen.sum((0, 1)).clamp_min(1)
     size = torch.where(size > 0, size, 1.0)
-    given = [*cohort.covariates, *cohort.knots]
-
-    def equation(laws: dict[str, Law]) -> Equation:
-        field = FunctionField(function, laws, generator, given).double()
-        field.law.learn_units(cohort.covariates)
-        return Equation(field, solver, observe, cohort, seen)
-
-    def noise_of(guess: Tensor) -> MeasurementNoise:
-        if noise is None:
-            known = MeasurementNoise("additive", size, torch.full_like(size, EXACT))
-            return known.requires_grad_(False)
-        return MeasurementNoise(noise, size, guess)
-
-    start = equation(laws)
-    _check_function(start)
-    guess, _ = first_guess(start, noise_of(torch.full_like(size, 0.1)), target)
-    better = improve_laws(laws, guess)
-    current = equation(better)
-    errors = noise_of((0.1 * guess.noise).clamp(1e-3, 1.0).expand_as(size).clone())
-    fit, model, fits = fit_population(current, errors, target, bound, weights, config, DIRECTIONS)
+    guess, _ = first_guess(start, study.errors(size, torch.full_like(size, 0.1)), target)
+    current = study.equation(improve_laws(study.laws, guess), generator)
+    errors = study.errors(size, (0.1 * guess.noise).clamp(1e-3, 1.0).expand_as(size).clone())
+    trained = fit_population(current, errors, target, bound, study.weights, config)
     two_stage = _two_stage(current, errors, target)
-    population = _summarise(model, fits, target, weights, two_stage, noise is not None and errors.learned)
-    _warn(population, noise is not None and errors.learned, seen)
-    return Learned(current.field, None if noise is None else errors, fit, population)
+    population = _summarise(trained, study, two_stage)
+    _warn(population, study.learns_noise, seen)
+    return Learned(current.field, None if study.noise is None else errors, trained.fit, population)
 
 
 def _check_function(equation: Equation) -> None:
@@ -240,31 +257,27 @@ def _mean_and_spread(values: Array, law: Law) -> tuple[float, float]:
 
 
 def _summarise(
-    model: SimulatedSubjects,
-    fits: Estimates,
-    y: Tensor,
-    weights: Any,
-    two_stage: dict[str, tuple[float, float]] | None,
-    learned_noise: bool,
+    trained: Trained, study: Study, two_stage: dict[str, tuple[float, float]] | None
 ) -> Population:
-    own, law = model.law, gaussian_like(model.law, model.seed)
+    model, own = trained.model, trained.model.law
+    law = gaussian_like(own, model.seed)
     if law is not own:
         model = _with_law(model, law)
-    features, _ = model.observed(y)
-    covariance, learned = jackknife(model, features, weights, DIRECTIONS)
-    described, degrees = describe(law), min(len(y), GROUPS) - 1
+    covariance, learned = jackknife(model, trained.features, study.weights)
+    described = {what: float(value.detach()) for what, value in describe(law).items()}
     errors = propagate(lambda: torch.stack(list(describe(law).values())), covariance, learned)
+    least = least_errors(own, described, len(study.y))
+    freedom = max(len(study.y) - 1, 1)
     found = []
     for ((name, kind), value), error in zip(described.items(), errors.tolist(), strict=True):
         positive = kind == "spread" or (kind == "typical" and law.laws[name].logarithmic)
-        if kind == "spread":  # leaving out one of a few subjects can show too little by chance
-            error = max(error, least_error(len(y)) * float(value.detach()))
-        found.append(Quantity(name, kind, float(value.detach()), error, positive, degrees))
-    if learned_noise:
-        found += _describe_noise(model.noise, covariance, learned, degrees)
+        error = max(error, least.get((name, kind), 0.0))
+        found.append(Quantity(name, kind, value, error, positive, freedom))
+    if study.learns_noise:
+        found += _describe_noise(model.noise, covariance, learned, freedom)
     drawn = law.factor.tril().square().sum(1).sqrt().detach()
     names = list(own.laws)
-    apart = fits.scores
+    apart = trained.estimates.scores
     if model.covariates is not None and law.slopes is not None:  # around what covariates tell
         apart = apart - model.covariates @ (law.slopes * law.linked).T.detach()
     shrinkage = {
@@ -273,16 +286,7 @@ def _summarise(
     }
     seen = int(model.equation.seen.sum())
     logarithmic = tuple(name for name, one in own.laws.items() if one.logarithmic)
-    return Population(tuple(found), shrinkage, two_stage, len(y), seen, logarithmic)
-
-
-def least_error(n: int) -> float:
-    """The relative error of an SD of n Gaussian subjects who are known exactly, if they are few.
-
-    >>> round(least_error(5), 2), least_error(100)
-    (0.35, 0.0)
-    """
-    return (2 * max(n - 1, 1)) ** -0.5 if n < FEW_SUBJECTS else 0.0
+    return Population(tuple(found), shrinkage, two_stage, len(study.y), seen, logarithmic)
 
 
 def _with_law(model: SimulatedSubjects, law: ParameterLaw) -> SimulatedSubjects:
@@ -296,7 +300,7 @@ def _with_law(model: SimulatedSubjects, law: ParameterLaw) -> SimulatedSubjects:
 
 
 def _describe_noise(
-    noise: MeasurementNoise, covariance: Tensor, learned: list[torch.nn.Parameter], degrees: int
+    noise: MeasurementNoise, covariance: Tensor, learned: list[torch.nn.Parameter], freedom: int
 ) -> list[Quantity]:
     def values() -> Tensor:
         parts = [
@@ -309,7 +313,7 @@ def _describe_noise(
     p = len(noise.size)
     labels = [("noise" if p == 1 else f"noise of {c + 1}", part) for part in noise.parts for c in range(p)]
     found = zip(labels, values().detach().tolist(), errors.tolist(), strict=True)
-    return [Quantity(name, part, value, error, True, degrees) for (name, part), value, error in found]
+    return [Quantity(name, part, value, error, True, freedom) for (name, part), value, error in found]
 
 
 def _warn(population: Population, learned_noise: bool, seen: Tensor) -> None:
@@ -341,7 +345,7 @@ def _warn(population: Population, learned_noise: bool, seen: Tensor) -> None:
     if population.n_subjects < FEW_SUBJECTS:
         warnings.warn(
             f"{population.n_subjects} subjects show the spread between subjects only roughly: an SD from so "
-            f"many has a relative error of at least {least_error(population.n_subjects):.0%}. See the "
+            f"many has a relative error of at least {(2 * (population.n_subjects - 1)) ** -0.5:.0%}. See the "
             "intervals of summary().",
             stacklevel=4,
         )

@@ -19,8 +19,11 @@ LEVEL = 0.9  # of the intervals
 class Quantity:
     """An estimate with its standard error; ``positive`` ones have intervals by their logarithms.
 
-    The error comes from leaving out subjects in turn, so that it is itself uncertain: ``degrees`` is the
-    number of freedoms behind it, which Student's law takes into account.
+    The error comes from leaving out subjects in turn, so that it is itself uncertain: ``freedom`` are its
+    degrees of freedom.
+
+    >>> Quantity("k", "typical", 2.0, 0.1, False, 9).interval
+    (1.81..., 2.18...)
     """
 
     parameter: str
@@ -28,12 +31,12 @@ class Quantity:
     value: float
     error: float
     positive: bool
-    degrees: int
+    freedom: int
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The 90 % interval, by Student's law of the error of the value or of its logarithm."""
-        wide = float(student.ppf(0.5 + LEVEL / 2, max(self.degrees, 1))) * self.error
+        """The 90 % interval, by Student's t for the value or its logarithm."""
+        wide = float(student.ppf(0.5 + LEVEL / 2, self.freedom)) * self.error
         if self.kind.startswith("correlation"):  # by Fisher's transformation
             inside = np.clip(self.value, -0.999999, 0.999999)
             ends = np.arctanh(inside) + np.array([-1, 1]) * wide / (1 - inside**2)
@@ -102,7 +105,7 @@ class Population:
 
 def to_plain(population: Population) -> dict[str, Any]:
     """The population as plain values, for a file."""
-    rows = [[q.parameter, q.kind, q.value, q.error, q.positive, q.degrees] for q in population.quantities]
+    rows = [[q.parameter, q.kind, q.value, q.error, q.positive] for q in population.quantities]
     return {
         "quantities": rows,
         "shrinkage": dict(population.shrinkage),
@@ -117,9 +120,10 @@ def to_plain(population: Population) -> dict[str, Any]:
 
 def from_plain(plain: Mapping[str, Any]) -> Population:
     """The population that ``to_plain`` described, with every value checked."""
+    freedom = max(int(plain["n_subjects"]) - 1, 1)
     rows = tuple(
-        Quantity(str(name), str(kind), float(value), float(error), bool(positive), int(degrees))
-        for name, kind, value, error, positive, degrees in plain["quantities"]
+        Quantity(str(name), str(kind), float(value), float(error), bool(positive), freedom)
+        for name, kind, value, error, positive in plain["quantities"]
     )
     two_stage = plain["two_stage"]
     if two_stage is not None:

@@ -9,7 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+from localw2.balls.neighborhoods import Neighborhoods
 from localw2.estimators.dynamics.population.individuals import Anchor, Equation, Estimates, estimate
+from localw2.losses.discrepancies import SlicedW2
+from localw2.losses.objective import Objective
 from localw2.models.base import RandomMap
 from localw2.models.solver import SolverError
 
@@ -23,6 +26,8 @@ SEEDS = 1_000_003
 # Gauss-Newton steps for a simulated subject, from the scores that it was simulated with, and for an observed
 # one, from the centre of the population.
 SIMULATED_STEPS, OBSERVED_STEPS = 2, 8
+# Directions in which features of observed and simulated subjects are compared.
+DIRECTIONS = 32
 
 
 @final
@@ -169,3 +174,9 @@ def _observe(model: SimulatedSubjects, exact: Tensor, errors: Tensor) -> Tensor:
 
 def _repeat(covariates: Tensor | None, n_draws: int) -> Tensor | None:
     return None if covariates is None else covariates.repeat(n_draws, 1)
+
+
+def compare(features: Tensor, weights: Any) -> Objective:
+    """The debiased sliced loss between features (n, F) of observed subjects and those of simulated ones."""
+    everyone = Neighborhoods.whole(len(features))
+    return Objective(features, everyone, SlicedW2(DIRECTIONS, debiased=True), None, None, weights)

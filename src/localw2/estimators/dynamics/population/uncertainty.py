@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,13 +11,12 @@ from torch import Tensor
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from localw2._validation import Array
-from localw2.balls.neighborhoods import Neighborhoods
-from localw2.losses.discrepancies import SlicedW2
-from localw2.losses.objective import Objective
+from localw2.estimators.dynamics.population.simulated import compare
 from localw2.models.laws import LOCATION_STEP, Law, LogNormal, Normal, ParameterLaw, PushForward, Shared
 
 if TYPE_CHECKING:
     from localw2.estimators.dynamics.population.simulated import SimulatedSubjects
+    from localw2.losses.objective import Objective
 
 # Simulated subjects behind the slopes of the gradient (with 4000 the least slope can come out as 0 by chance,
 # and standard errors without bounds), those behind the gradients of groups, and the most groups of subjects
@@ -30,7 +29,7 @@ STEP = 0.05
 
 
 def jackknife(
-    model: SimulatedSubjects, features: Tensor, weights: Any, n_directions: int
+    model: SimulatedSubjects, features: Tensor, weights: Any
 ) -> tuple[Tensor, list[torch.nn.Parameter]]:
     """The covariance (P, P) of what was learned, and the parameters in their order.
 
@@ -48,9 +47,7 @@ def jackknife(
 
     def objective(rows: Array) -> tuple[Tensor, Objective]:
         own = None if weights is None else np.asarray(weights)[rows]
-        part, whole = features[rows], Neighborhoods.whole(len(rows))
-        loss = Objective(part, whole, SlicedW2(n_directions, debiased=True), None, None, own)
-        return torch.from_numpy(rows), loss
+        return torch.from_numpy(rows), compare(features[rows], own)
 
     everyone = [objective(np.arange(n))]
     slopes = _slopes(lambda: _gradients(model, everyone, learned, n_draws)[0], learned)
@@ -162,4 +159,26 @@ def describe(law: ParameterLaw) -> dict[tuple[str, str], Tensor]:
         for j in range(i):
             product = (factor[i] * factor[j]).sum()
             found[law.random_names[j], f"correlation with {first}"] = product / (spread[i] * spread[j])
+    return found
+
+
+def least_errors(
+    law: ParameterLaw, described: Mapping[tuple[str, str], float], n: int
+) -> dict[tuple[str, str], float]:
+    """The standard errors of Gaussian parameters if n subjects showed theirs without error.
+
+    Measured with error, none can be smaller: a jackknife of few subjects can come out too small by chance.
+    """
+    found = {}
+    gaussian = law.random_names[: law.n_gaussian]
+    for (name, kind), value in described.items():
+        if name not in gaussian or n < 2:
+            continue
+        spread = described[name, "spread"]
+        if kind == "typical":
+            found[name, kind] = spread * (value if law.laws[name].logarithmic else 1.0) / n**0.5
+        elif kind == "spread":
+            found[name, kind] = spread / (2 * (n - 1)) ** 0.5
+        elif kind.startswith("correlation") and kind.rpartition(" ")[2] in gaussian and n > 3:
+            found[name, kind] = (1 - value**2) / (n - 3) ** 0.5
     return found
