@@ -17,6 +17,7 @@ import re
 import stat
 import tempfile
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -113,8 +114,10 @@ def check_writable(path: Any, name: str) -> None:
     if not target.parent.is_dir():
         raise ValueError(f"{name}={str(path)!r}: its folder does not exist; create it before the fit.")
     try:
-        if target.is_dir():
-            raise ValueError(f"{name}={str(path)!r} is a folder; give the name of a file in it.")
+        # Not Path.is_dir, which since Python 3.14 is silent about a name that is too long.
+        with suppress(FileNotFoundError):
+            if stat.S_ISDIR(target.stat().st_mode):
+                raise ValueError(f"{name}={str(path)!r} is a folder; give the name of a file in it.")
         with tempfile.TemporaryFile(dir=target.parent) as file:
             file.write(b"localw2")
     except OSError as error:
