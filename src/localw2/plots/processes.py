@@ -37,8 +37,8 @@ def paths(
 ) -> Any:
     """Draw observed paths, the bands that hold half and ``coverage`` of simulated ones, and some of these.
 
-    ``samples`` is (S, n, T, d), as ``LocalW2SDE.sample`` returns it (all S * n paths make the bands); ``data``
-    is Y (m, T, d) at the same times, or a list of pairs of times (T_i,) and values (T_i, d), such as
+    ``samples`` is (S, n, T, d), as ``LocalW2SDE.sample`` returns it (all S * n paths make the bands);
+    ``data`` is Y (m, T, d) at the same times, or a list of pairs of times (T_i,) and values (T_i, d), such as
     ``LongTable.paths()``. There is one panel per state; ``names`` of the states and ``time`` are labels. The
     first ``shown`` simulated paths are lines: they should be as rough as the observed ones. Returns the Axes.
     """
@@ -77,10 +77,10 @@ def paths(
 def coefficients(found: Any, names: Any = None, truth: Any = None, axes: Any = None) -> Any:
     """Draw drift and diffusion along each state, ``LocalW2SDE.coefficients_along``, over observed states.
 
-    A column has one state: its drift, its diffusion (SD per root of time) and, with jumps, their rate. Lines are
-    the fit, the other states at their medians, with a band if parameters vary between paths; dots are the fit
-    plus what observed transitions show beyond simulated ones of the same lags, with two standard errors. Bars
-    at the bottom show where states were observed. ``truth`` is a pair of functions of states (N, d), or None.
+    A column has one state: its drift, its diffusion (SD per root of time) and, with jumps, their rate. Lines
+    are the fit, the other states at their medians, with a band if parameters vary between paths; dots are the
+    fit plus what observed transitions show beyond simulated ones of the same lags, with two standard errors.
+    Bars at the bottom show where states were observed. ``truth`` is a pair of functions of states (N, d), or None.
     ``names`` are those of the states. ``axes`` is (2 or 3, d). Returns the Axes.
     """
     d, kinds = len(found.place), 2 if found.rate is None else 3
