@@ -183,9 +183,9 @@ def _jumps(seen: _Judged, Y: Any, t: Any) -> list[str]:
     figure, axes = figures.new_figure(7.5, 2.8 * d + 0.4, d, 2)
     plots.jumps(compared, seen.states, axes)
     words = (
-        "Left: increments between observations, on a logarithmic scale. Right: the law of the sizes of jumps, "
-        "over the observed increments, less the drift, that are more than four SDs of the diffusion away; small "
-        "jumps are not among them, and two jumps count as one."
+        "Left: increments between observations, on a logarithmic scale. Right: the law of the sizes of "
+        "jumps, over the observed increments, less the drift, that are more than four SDs of the diffusion "
+        "away; small jumps are not among them, and two jumps count as one."
     )
     return [f"<p>{words}</p>", parts.figure(figure, "jumps", "Increments and sizes of jumps")]
 
@@ -229,13 +229,13 @@ def _long_run(seen: _Judged, Y: Any, t: Any) -> list[str]:
     if found.settled:
         words = (
             f"After {found.time:.4g} units of time simulated paths had forgotten their initial states, and "
-            "their distribution no longer moved. Observed states differ from it where paths were observed before "
-            "they had settled, or too briefly to have been everywhere."
+            "their distribution no longer moved. Observed states differ from it where paths were observed "
+            "before they had settled, or too briefly to have been everywhere."
         )
     else:
         words = (
-            f"After {found.time:.4g} units of time the distribution of simulated paths still moved or depended "
-            "on their initial states: the process has no long run, or it takes longer to reach it."
+            f"After {found.time:.4g} units of time the distribution of simulated paths still moved or "
+            "depended on their initial states: the process has no long run, or it takes longer to reach it."
         )
     if found.escaped > 0:
         words += f" {100 * found.escaped:.3g} % of the paths left the region of the observed states for good."
