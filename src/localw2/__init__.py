@@ -13,9 +13,13 @@ if TYPE_CHECKING:
     from localw2.balls.selection import DeltaSelection, select_delta
     from localw2.distribution import Distribution, DrawsDistribution, NormalDistribution
     from localw2.estimators.coefficients.regressor import RandomCoefficientRegressor
+    from localw2.estimators.dynamics.long_tables import LongTable
     from localw2.estimators.dynamics.ode import LocalW2ODE
     from localw2.estimators.dynamics.population.population import Population, Quantity
     from localw2.estimators.dynamics.population.posterior import IndividualParameters
+    from localw2.estimators.dynamics.population.predictions import IndividualPredictions
+    from localw2.estimators.dynamics.population.predictive_check import PredictiveCheck
+    from localw2.estimators.dynamics.population.residuals import Residuals
     from localw2.estimators.dynamics.sde import LocalW2SDE
     from localw2.estimators.files import load, save
     from localw2.estimators.regression.ball_law import BallLaw
@@ -66,11 +70,13 @@ __all__ = [
     "FitConfig",
     "FunctionField",
     "IndividualParameters",
+    "IndividualPredictions",
     "LazyNeighborhoods",
     "LocalW2ODE",
     "LocalW2Regressor",
     "LocalW2SDE",
     "LogNormal",
+    "LongTable",
     "Mahalanobis",
     "MeanVar",
     "Nearest",
@@ -83,6 +89,7 @@ __all__ = [
     "NormalDistribution",
     "Objective",
     "Population",
+    "PredictiveCheck",
     "PushForward",
     "Quantity",
     "RandomCoefficientRegressor",
@@ -91,6 +98,7 @@ __all__ = [
     "RandomMLP",
     "RandomMap",
     "RandomODE",
+    "Residuals",
     "SeenRows",
     "SeenRowsWarning",
     "Shared",
@@ -124,9 +132,13 @@ _HOMES = {
     "balls.selection": "DeltaSelection select_delta",
     "distribution": "Distribution DrawsDistribution NormalDistribution",
     "estimators.coefficients.regressor": "RandomCoefficientRegressor",
+    "estimators.dynamics.long_tables": "LongTable",
     "estimators.dynamics.ode": "LocalW2ODE",
     "estimators.dynamics.population.population": "Population Quantity",
     "estimators.dynamics.population.posterior": "IndividualParameters",
+    "estimators.dynamics.population.predictions": "IndividualPredictions",
+    "estimators.dynamics.population.predictive_check": "PredictiveCheck",
+    "estimators.dynamics.population.residuals": "Residuals",
     "estimators.dynamics.sde": "LocalW2SDE",
     "estimators.files": "load save",
     "estimators.regression.regressor": "LocalW2Regressor",

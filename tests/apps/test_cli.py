@@ -945,7 +945,7 @@ def test_a_population_from_the_command_line(drug, tmp_path):
     assert "decay (a function of your own)" in told
     assert "--field FILE.py:decay" in failing("ode individuals drug.lw2 drug.csv")
     out, curves = tmp_path / "i.csv", tmp_path / "p.csv"
-    run(f"ode individuals drug.lw2 drug.csv --field drug.py:decay --out {out} --predictions {curves}")
+    run(f"ode individuals drug.lw2 drug.csv -n 40 --field drug.py:decay --out {out} --predictions {curves}")
     table, lines = read_table(out).frame, read_table(curves).frame
     assert table["ID"].tolist() == list(range(1, 21))
     assert (table["k_lower"] < table["k"]).all()
@@ -954,7 +954,9 @@ def test_a_population_from_the_command_line(drug, tmp_path):
     assert (
         abs(lines["observed"] - lines["individual"]) < abs(lines["observed"] - lines["population"])
     ).mean() > 0.6
-    grid = f"ode individuals drug.lw2 drug.csv --field drug.py:decay --predictions {curves} --times 0:8:5"
+    grid = (
+        f"ode individuals drug.lw2 drug.csv -n 40 --field drug.py:decay --predictions {curves} --times 0:8:5"
+    )
     run(grid)
     assert len(read_table(curves).frame) == 20 * 5
     report = found(f"report drug.lw2 drug.csv --field drug.py:decay --out {tmp_path / 'r.html'}")

@@ -140,13 +140,13 @@ def test_trajectories_with_gaps_and_times_of_their_own():
         start, k = rng.uniform(1, 2, n), rng.normal(1.0, 0.2, n)
         return [s * np.exp(-k[i] * own) for i, (s, own) in enumerate(zip(start, t, strict=True))], t, start
 
-    Y, t, _ = paths(150)
-    model = LocalW2ODE(lambda t, y, k: -k * y, {"k": Normal(1.0, 0.2)}, max_epochs=40, random_state=0)
+    Y, t, _ = paths(80)
+    model = LocalW2ODE(lambda t, y, k: -k * y, {"k": Normal(1.0, 0.2)}, max_epochs=20, random_state=0)
     model.fit(Y, t)
-    new, own, start = paths(200)
-    assert model.diagnose(new, own, n_times=1, n_samples=60, random_state=0).calibrated
+    new, own, start = paths(50)
+    assert model.diagnose(new, own, n_times=1, n_samples=40, random_state=0).calibrated
     gaps = [np.where(rng.uniform(size=len(y)) < 0.2, np.nan, y) for y in new]
-    found = model.diagnose(gaps, own, y0=start[:, None], n_times=1, n_samples=60, random_state=0)
+    found = model.diagnose(gaps, own, y0=start[:, None], n_times=1, n_samples=40, random_state=0)
     assert found.calibrated
 
 

@@ -89,7 +89,8 @@ class SubjectMethods(PopulationMethods):
         exact = self._follow(seen.cohort(times), scores)
         if measured:
             assert self._noise is not None
-            exact = self._noise.draw(exact, torch.Generator().manual_seed(seed + 1))
+            with torch.no_grad():
+                exact = self._noise.draw(exact, torch.Generator().manual_seed(seed + 1))
         samples, mean = exact.numpy(), self._follow_population(seen, times, n_samples, seed).mean(0)
         if times is not None:
             return IndividualPredictions(seen.subjects, np.tile(times, (len(mean), 1)), samples, mean)
