@@ -82,16 +82,22 @@ def test_states_stay_inside_bounds():
     bounds = torch.tensor([[0.0], [math.inf]]).double()
     steep = equation(lambda t, y: 0.1 - y, lambda t, y: 2 * (y + 1e-6).sqrt(), bounds=bounds)
     generator = torch.Generator().manual_seed(0)
-    paths = simulate_paths(steep, torch.ones(200, 1).double(), torch.linspace(0, 3, 31), 0.05, None, generator)
+    paths = simulate_paths(
+        steep, torch.ones(200, 1).double(), torch.linspace(0, 3, 31), 0.05, None, generator
+    )
     assert paths.shape == (200, 31, 1)
-    assert bool(torch.isfinite(paths).all()) and float(paths.min()) == 0.0
+    assert bool(torch.isfinite(paths).all())
+    assert float(paths.min()) == 0.0
 
 
 def test_a_matrix_network_is_lower_triangular_with_a_positive_diagonal():
-    net = NetworkCoefficient(3, 3, 8, 2, positive=True, matrix=True, generator=torch.Generator().manual_seed(0))
+    net = NetworkCoefficient(
+        3, 3, 8, 2, positive=True, matrix=True, generator=torch.Generator().manual_seed(0)
+    )
     found = net(torch.zeros(4), torch.randn(4, 3), {}).detach()
     assert found.shape == (4, 3, 3)
-    assert bool((found.diagonal(dim1=1, dim2=2) > 0).all()) and float(found.triu(1).abs().max()) == 0.0
+    assert bool((found.diagonal(dim1=1, dim2=2) > 0).all())
+    assert float(found.triu(1).abs().max()) == 0.0
 
 
 def test_functions_written_for_one_path_are_mapped():

@@ -1,14 +1,15 @@
 r"""The loss on transitions of a stochastic process: their law in wide balls, and their means row by row.
 
-Wide balls identify the spread, single rows the mean: the debiased loss of balls of one row is mean regression.
-Both are minimised by the truth, so that their sum is.
+Wide balls identify the spread, single rows the mean: the debiased loss of balls of one row is mean
+regression. Both are minimised by the truth, so that their sum is.
 
-With jumps the model also returns what a transition would be with one jump more, and how many jumps it expects.
-For a Poisson number K with mean m the derivative of :math:`E\,g(K)` in m is :math:`E[g(K + 1) - g(K)]`. Here g
-is the loss, and moving one simulated value from v to v' changes it by the difference of a Kantorovich
-potential, :math:`\phi(v') - \phi(v)`, which in one dimension is the integral of the gap between the quantiles
-of two samples. Given a draw, observations and the other draw are exchangeable if the model is right, so that
-the expected potential is constant and the true rate is a minimiser, as for everything else.
+With jumps the model also returns what a transition would be with one jump more, and how many jumps it
+expects. For a Poisson number K with mean m the derivative of :math:`E\,g(K)` in m is
+:math:`E[g(K + 1) - g(K)]`. Here g is the loss, and moving one simulated value from v to v' changes it by the
+difference of a Kantorovich potential, :math:`\phi(v') - \phi(v)`, which in one dimension is the integral of
+the gap between the quantiles of two samples. Given a draw, observations and the other draw are exchangeable
+if the model is right, so that the expected potential is constant and the true rate is a minimiser, as for
+everything else.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True)
 class TransitionW2(Discrepancy):
-    """Sliced squared W2 of transitions in a ball, plus ``narrow`` times the debiased squared error of its rows.
+    """Sliced squared W2 of transitions in a ball, and ``narrow`` times the debiased squared error of rows.
 
     With ``jumps`` outputs have 2 d + 1 columns: the transition, the same with one jump more, and the expected
     number of jumps. ``squashed`` compares 2 asinh(v / 2) instead of the standardised v (and single rows too):
     any function that both sides share keeps the truth optimal, and this one keeps rare jumps from outweighing
-    everything else. The last ``n_anchors`` columns are compared with y by ``anchor`` times the mean square: they
-    say how far coefficients are from what a regression found, so that noise does not bend networks.
+    everything else. The last ``n_anchors`` columns are compared with y by ``anchor`` times the mean square:
+    they say how far coefficients are from what a regression found, so that noise does not bend networks.
 
     >>> y, hoods = torch.zeros(2, 1), Neighborhoods.whole(2)
     >>> Objective(y, hoods, TransitionW2())(torch.tensor([[[0.0], [1.0]], [[1.0], [0.0]]]))

@@ -1,4 +1,4 @@
-"""Drift, diffusion and jumps of stochastic differential equations: networks of the state, or known functions."""
+"""Drift, diffusion and jumps of stochastic equations: networks of the state, or known functions."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, final
 
 import torch
@@ -57,7 +58,7 @@ class NetworkCoefficient(Coefficient):
         count = n_states * (n_states + 1) // 2 if matrix else n_values
         sizes = [n_states, *[width] * depth]
         layers: list[nn.Module] = []
-        for a, b in zip(sizes[:-1], sizes[1:], strict=True):
+        for a, b in pairwise(sizes):
             layers += [nn.Linear(a, b), nn.Tanh()]
         self.net = nn.Sequential(*layers, nn.Linear(sizes[-1], count))
         self.skip = nn.Linear(n_states, count)

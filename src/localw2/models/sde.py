@@ -1,39 +1,42 @@
 r"""Stochastic differential equations :math:`dY = a\,dt + b\,dW + c\,dN`, simulated with gradients.
 
-The solver is written here. torchsde solves one grid of times for all paths, has no jumps and no per-row steps,
-and has been in maintenance for years, while the loss needs one short transition of each row's own lag for ten
-thousand rows at once; a loop of a few vectorised steps does that, and its backward pass is ordinary autograd.
+The solver is written here. torchsde solves one grid of times for all paths, has no jumps and no per-row
+steps, and has been in maintenance for years, while the loss needs one short transition of each row's own lag
+for ten thousand rows at once; a loop of a few vectorised steps does that, and its backward pass is ordinary
+autograd.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import Tensor, nn
 
 from localw2.models.base import RandomMap, check_rows_of, normal
 from localw2.models.coefficients import Coefficient, Jumps, count_jumps
-from localw2.models.laws import ParameterLaw
+
+if TYPE_CHECKING:
+    from localw2.models.laws import ParameterLaw
 
 
 @final
 class StochasticEquation(nn.Module):
     r"""Drift, diffusion and jumps, with the law of their named parameters, and one step of the solver.
 
-    A step of length h is, with the increments of the two halves of the Brownian path, :math:`\sqrt{h/2}\,\xi_1`
-    and :math:`\sqrt{h/2}\,\xi_2`, and :math:`\zeta = (\xi_1 + \xi_2)/\sqrt2`,
+    A step of length h is, with increments :math:`\sqrt{h/2}\,\xi_1` and :math:`\sqrt{h/2}\,\xi_2` of the
+    Brownian path in its two halves, and :math:`\zeta = (\xi_1 + \xi_2)/\sqrt2`,
 
     .. math:: y + \tfrac h2\bigl(a(y) + a(y + ha + \sqrt h\,b\,\zeta)\bigr)
         + \sqrt{\tfrac h2}\,\bigl(b(y)\,\xi_1 + b(y + ha + \sqrt h\,b\,\xi_1)\,\xi_2\bigr)
 
     with a and b at y where no argument is given. Its mean and covariance are right to second order in h
-    (Euler-Maruyama's to first), for diagonal and full b alike, and it evaluates each coefficient twice: at the
-    lags of data one or two steps do what Euler-Maruyama needs sixteen for. Jumps are Poisson in number over
-    the step, and come before or after it by the toss of a coin, so that a jump acts, on average, for half of
-    the step. States outside of ``bounds`` evaluate the coefficients at the bound (full truncation), and no
-    observed state lies outside.
+    (Euler-Maruyama's to first), for diagonal and full b alike, and it evaluates each coefficient twice:
+    at the lags of data one or two steps do what Euler-Maruyama needs sixteen for. Jumps are Poisson in
+    number over the step, and come before or after it by the toss of a coin, so that a jump acts, on
+    average, for half of the step. States outside of ``bounds`` evaluate the coefficients at the bound
+    (full truncation), and no observed state lies outside.
     """
 
     def __init__(
@@ -81,12 +84,13 @@ class StochasticEquation(nn.Module):
         a_end = self.drift(later, self.inside(ahead + root * spread(b, zeta)), values)
         b_end = self.diffusion(later, self.inside(ahead + root * spread(b, first)), values)
         noise = spread(b, first) + spread(b_end, second)
-        return y + 0.5 * h * (a + a_end) + math.sqrt(0.5) * root * noise
+        end: Tensor = y + 0.5 * h * (a + a_end) + math.sqrt(0.5) * root * noise
+        return end
 
     def jump(
         self, t: Tensor, y: Tensor, h: Tensor, values: dict[str, Tensor], generator: Any
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Sum of the jumps (n, d) in a step from y, whether they come first (n, 1), and how many are expected.
+        """Jumps (n, d) in a step from y, whether they come first (n, 1), and how many are expected.
 
         The number of jumps has no derivative: that of the loss in the rate goes through the expected number
         (n, 1), see ``losses.transitions``.
@@ -187,7 +191,9 @@ class Transitions(RandomMap):
         if not self.anchored:
             return []
         gap = self.anchors(x, d) - x[:, 2 + d :]
-        sizes = [d if name == "drift" else gap.shape[1] - d * ("drift" in self.anchored) for name in self.anchored]
+        sizes = [
+            d if name == "drift" else gap.shape[1] - d * ("drift" in self.anchored) for name in self.anchored
+        ]
         return list(gap.split(sizes, 1))
 
     @torch.no_grad()

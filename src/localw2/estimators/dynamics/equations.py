@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,7 +33,7 @@ GUESS = 1.0
 @final
 @dataclass(frozen=True)
 class EquationSettings:
-    """What an equation consists of, checked: parts that are "mlp" or functions, and the laws of parameters."""
+    """What an equation consists of, checked: parts that are "mlp" or functions, and laws of parameters."""
 
     drift: Any
     diffusion: Any
@@ -68,7 +68,9 @@ class EquationSettings:
     @property
     def has_networks(self) -> bool:
         """Whether any part is a network."""
-        return any(isinstance(part, str) and part == "mlp" for part in (self.drift, self.diffusion, self.jumps))
+        return any(
+            isinstance(part, str) and part == "mlp" for part in (self.drift, self.diffusion, self.jumps)
+        )
 
     @property
     def dtype(self) -> torch.dtype:
@@ -80,12 +82,16 @@ class EquationSettings:
     ) -> StochasticEquation:
         """The equation of d states, untrained, with the units of its networks by part."""
 
-        def network(name: str, count: int, positive: bool = False, matrix: bool = False) -> NetworkCoefficient:
+        def network(
+            name: str, count: int, positive: bool = False, matrix: bool = False
+        ) -> NetworkCoefficient:
             sizes = d, count, self.width, self.depth
             return NetworkCoefficient(*sizes, positive, matrix, units.get(name), generator)
 
         drift: Coefficient = (
-            network("drift", d) if isinstance(self.drift, str) else FunctionCoefficient(self.drift, (d,), "drift")
+            network("drift", d)
+            if isinstance(self.drift, str)
+            else FunctionCoefficient(self.drift, (d,), "drift")
         )
         shape = (d, d) if self.correlated else (d,)
         diffusion: Coefficient = (
@@ -138,8 +144,9 @@ def _check_jumps(jumps: Any) -> Any:
     if isinstance(jumps, list | tuple) and len(jumps) == 2 and all(callable(part) for part in jumps):
         return tuple(jumps)
     raise ValueError(
-        f"jumps={jumps!r} is unknown; give None, 'normal' (constant rate, Gaussian sizes), 'mlp' (both of the "
-        "state), a function size(t, y, z, ...) beside a parameter 'rate', or a pair (rate(t, y, ...), size)."
+        f"jumps={jumps!r} is unknown; give None, 'normal' (constant rate, Gaussian sizes), 'mlp' (both of "
+        "the state), a function size(t, y, z, ...) beside a parameter 'rate', or a pair (rate, size) with "
+        "rate(t, y, ...)."
     )
 
 
@@ -173,7 +180,7 @@ def _laws(parameters: Any, functions: list[tuple[str, Any, int]]) -> dict[str, L
     if not parameters and not required:
         return {}
     if isinstance(parameters, Mapping):
-        numbers = {n: v for n, v in parameters.items() if isinstance(v, Real) and not isinstance(v, bool)}
+        numbers = {n: v for n, v in parameters.items() if isinstance(v, int | float | np.number)}
         named = {n: LAWS[v](GUESS) for n, v in parameters.items() if isinstance(v, str) and v in LAWS}
         parameters = {**parameters, **{n: Shared(float(v)) for n, v in numbers.items()}, **named}
     laws = as_laws(parameters)

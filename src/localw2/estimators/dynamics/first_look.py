@@ -21,16 +21,17 @@ if TYPE_CHECKING:
 # Standard deviations of jumps where none are seen at first.
 JUMP = 4.5
 EM_ROUNDS, MOST_JUMPS = 30, 4
-# Rounds in which what is simulated over the lags of the data corrects the first look, steps of each, and rows of a step.
-ROUNDS, STEPS, LATER_STEPS, BATCH = 2, 200, 60, 1024
-# Simulated copies of the data that a round looks at: so much less noise than in the data themselves.
-SIMULATED = 3
+# Rounds in which what is simulated over the lags of the data corrects the first look, and steps of each.
+ROUNDS, STEPS, LATER_STEPS, BATCH = 3, 200, 60, 1024
+# Simulated copies of the data that a round looks at, so that their noise is less than that of the data: at
+# least so many, and more of few rows.
+SIMULATED, SIMULATED_ROWS = 3, 50_000
 
 
 @final
 @dataclass(frozen=True)
 class JumpLook:
-    """Jumps per unit of time, mean and SD (d,) of their sizes, and the probability (R,) that a row has none."""
+    """Jumps per unit of time, mean and SD (d,) of their sizes, and the probability (R,) of none in a row."""
 
     rate: float
     mean: Array
@@ -39,7 +40,7 @@ class JumpLook:
 
     @classmethod
     def of(cls, rest: Array, variance: Array, lag: Array, start: JumpLook | None = None) -> JumpLook:
-        """A Poisson mixture of Gaussians for what increments leave of their mean, (R, d), by the EM algorithm.
+        """A Poisson mixture of Gaussians for increments without their mean, (R, d), by the EM algorithm.
 
         Without jumps a row has the given variance (R, d), up to a factor; each of K jumps adds the same mean
         and variance. A threshold would count jumps of two or three SDs as noise, and the rest as too large.
@@ -136,9 +137,9 @@ class FirstLook:
         drift = np.maximum(np.sqrt((self.mean**2).mean(0)), 0.1 * std / np.sqrt(np.median(rows.lag)))
         a, b = torch.tensor(location), torch.tensor(spread)
         return {"drift": (a, b, torch.tensor(drift)), "diffusion": (a, b, torch.tensor(std))} | {
-            name: (a, b, torch.ones(count)) for name, count in (("rate", 1), ("jump_mean", len(b)), ("jump_std", len(b)))
+            name: (a, b, torch.ones(count))
+            for name, count in (("rate", 1), ("jump_mean", len(b)), ("jump_std", len(b)))
         }
-
 
 
 def _local(residual: Array, hoods: Neighborhoods, weight: Array) -> Array:
@@ -161,13 +162,14 @@ def _of_rows(per_ball: Array, hoods: Neighborhoods) -> Array:
     sums, counts = np.zeros((hoods.n_rows, per_ball.shape[1])), np.bincount(members, minlength=hoods.n_rows)
     np.add.at(sums, members, np.repeat(per_ball, sizes, axis=0))
     found: Array = sums / np.maximum(counts, 1)[:, None]
-    return np.maximum(found, 1e-12 * np.maximum(found.mean(0), 1e-288))
+    positive: Array = np.maximum(found, 1e-12 * np.maximum(found.mean(0), 1e-288))
+    return positive
 
 
 def _positive(cov: Array, local: Array) -> Array:
     """Covariances with variances within a factor of two of the local ones and correlations below .99."""
     d = cov.shape[1]
-    variance = np.clip(np.diagonal(cov, axis1=1, axis2=2), 0.5 * local, 2 * local)
+    variance: Array = np.clip(np.diagonal(cov, axis1=1, axis2=2), 0.5 * local, 2 * local)
     std = np.sqrt(variance)
     if d == 1:
         return variance[:, :, None]
@@ -177,12 +179,19 @@ def _positive(cov: Array, local: Array) -> Array:
     values = np.maximum(values, 0.01)
     correlation = (vectors * values[:, None]) @ vectors.transpose(0, 2, 1)
     size = np.sqrt(np.diagonal(correlation, axis1=1, axis2=2))
-    correlation = correlation / size[:, :, None] / size[:, None, :]
-    return correlation * std[:, :, None] * std[:, None, :]
+    rescale = std / size
+    found: Array = correlation * rescale[:, :, None] * rescale[:, None, :]
+    return found
 
 
 def start_parts(
-    model: Transitions, x: Tensor, rows: TransitionRows, look: FirstLook, hoods: Neighborhoods, seed: int
+    model: Transitions,
+    x: Tensor,
+    rows: TransitionRows,
+    look: FirstLook,
+    hoods: Neighborhoods,
+    seed: int,
+    rounds: int = ROUNDS,
 ) -> None:
     """Bring all parts, networks or functions, to the first look, corrected for the length of lags.
 
@@ -195,17 +204,19 @@ def start_parts(
     jumps = look.jumps
     generator = torch.Generator(x.device).manual_seed(int(rng.integers(2**62)))
     units = look.units(rows)
-    for number in range(ROUNDS + 1):
+    for number in range(rounds + 1):
         _set_jumps(equation, jumps)
         count = LATER_STEPS if number else STEPS
         _imitate(equation, x, drift, np.linalg.cholesky(diffusion), jumps, units, count, rng)
-        if number == ROUNDS:
+        if number == rounds:
             return
         looks = []
-        for _ in range(SIMULATED):
+        for _ in range(max(SIMULATED, min(10, SIMULATED_ROWS // len(rows)))):
             with torch.no_grad():
                 simulated = model(x, None, generator)[:, :d].double().cpu().numpy()
-            if not np.isfinite(simulated).all():  # functions that explode from their guesses; training says so
+            if not np.isfinite(
+                simulated
+            ).all():  # functions that explode from their guesses; training says so
                 return
             own = replace(rows, increment=simulated)
             looks.append(FirstLook.of(own, hoods, jumps is not None, look.degrees))

@@ -52,7 +52,7 @@ FEWEST_ROWS = 50
 STEP_TOLERANCE = 0.004
 MOST_STEPS = 64
 MAX_GRADIENT = 1.0
-# Whole paths: how many there must be, the longest piece of one where nothing varies between them, and training.
+# Whole paths: how many there must be, the longest piece of one where nothing varies, and training.
 FEWEST_PATHS, LONGEST_PIECE, WHOLE_STEPS, WHOLE_RATE = 20, 50, 150, 0.03
 # How much networks are held to the regressions that they start from, relative to the loss.
 ANCHOR = 4.0
@@ -84,7 +84,7 @@ class LocalW2SDE(Processes, stored_values.Storable, BaseEstimator):  # type: ign
         Errors of measurement, fresh at every observation: a learned SD of each state, or a known one. It
         needs functions for drift and diffusion.
     correlated : bool
-        Whether the noise of the states is correlated: a full diffusion matrix (lower triangular for networks).
+        Whether the noise of the states is correlated: a full diffusion matrix (a lower triangular network).
     bounds : pair or None
         Lower and upper bounds of the states, such as ``(0, None)``: coefficients are evaluated inside, and no
         simulated state lies outside.
@@ -201,8 +201,8 @@ class LocalW2SDE(Processes, stored_values.Storable, BaseEstimator):  # type: ign
         rows = TransitionRows.of(number, time, values)
         if len(rows) < FEWEST_ROWS:
             raise ValueError(
-                f"Y has {len(rows)} transitions between complete observations of a path; a law needs at least "
-                f"{FEWEST_ROWS}. Give more paths, longer ones, or fewer missing values."
+                f"Y has {len(rows)} transitions between complete observations of a path; a law needs at "
+                f"least {FEWEST_ROWS}. Give more paths, longer ones, or fewer missing values."
             )
         printed = settings.hash_fit(self.get_params(deep=False), values, np.column_stack([number, time]))
         printed += "".join(storing.hash_function(f) for f in self._functions().values())
@@ -236,9 +236,9 @@ class LocalW2SDE(Processes, stored_values.Storable, BaseEstimator):  # type: ign
     def predict_distribution(self, y0: Any, t: Any, *, measured: bool = True) -> DrawsDistribution:
         """The distribution of every state at times t, of paths from states y0 at ``t[0]``.
 
-        ``y0`` is (n, d) or (d,), and the laws are (n, T, d): ``law[0, -1]`` has those of the first path at the
-        last time. They come from 2000 paths of each initial state with the same noise for all, from a stored
-        seed. ``rvs`` draws whole paths. See ``DrawsDistribution``.
+        ``y0`` is (n, d) or (d,), and the laws are (n, T, d): ``law[0, -1]`` has those of the first path at
+        the last time. They come from 2000 paths of each initial state with the same noise for all, from a
+        stored seed. ``rvs`` draws whole paths. See ``DrawsDistribution``.
         """
         check_is_fitted(self, "equation_")
         check_flag(measured, "measured")
@@ -289,7 +289,9 @@ class LocalW2SDE(Processes, stored_values.Storable, BaseEstimator):  # type: ign
             lines.append(repr(self.parameters_))
         else:
             states = np.quantile(self._typical, [0.1, 0.5, 0.9], axis=0)
-            lines.append(f"{'state':>10}{'drift':>12}{'diffusion':>12}" + "   (10 %, 50 %, 90 % of the states)")
+            lines.append(
+                f"{'state':>10}{'drift':>12}{'diffusion':>12}" + "   (10 %, 50 %, 90 % of the states)"
+            )
             drift, diffusion = self.drift(states), self.diffusion(states)
             diffusion = np.sqrt((diffusion**2).sum(2)) if diffusion.ndim == 3 else diffusion
             for j in range(self.n_states_):
@@ -311,7 +313,9 @@ class LocalW2SDE(Processes, stored_values.Storable, BaseEstimator):  # type: ign
         plain = {
             "parameters": stored_values.store_parameters(parameters),
             "bounds": None if bounds is None else _plain_bounds(self.equation_),
-            "functions": {name: storing.describe_function(_single(value)) for name, value in functions.items()},
+            "functions": {
+                name: storing.describe_function(_single(value)) for name, value in functions.items()
+            },
             "laws": None if laws is None else storing.plain_laws(laws),
             "names": None if laws is None else list(laws),  # a file sorts the laws
             "n_states": self.n_states_,
@@ -327,7 +331,9 @@ class LocalW2SDE(Processes, stored_values.Storable, BaseEstimator):  # type: ign
         return Stored(type(self).__name__, plain, tensors | typical | seen | history)
 
     @classmethod
-    def from_stored(cls, stored: Stored, drift: Any = None, diffusion: Any = None, jumps: Any = None) -> LocalW2SDE:
+    def from_stored(
+        cls, stored: Stored, drift: Any = None, diffusion: Any = None, jumps: Any = None
+    ) -> LocalW2SDE:
         """The estimator that ``to_stored`` described, with the functions that it had."""
         with stored_values.check_fits_together(stored, cls.__name__):
             plain, tensors = stored.settings, stored.tensors
@@ -337,7 +343,9 @@ class LocalW2SDE(Processes, stored_values.Storable, BaseEstimator):  # type: ign
                 described = plain["functions"][name]
                 if name == "jumps" and isinstance(described, str) and described == "normal":
                     if given is not None:
-                        raise ValueError("jumps was 'normal' when this model was saved; it takes no function.")
+                        raise ValueError(
+                            "jumps was 'normal' when this model was saved; it takes no function."
+                        )
                     parts[name] = described
                 else:
                     matched = storing.match_function(name, described, _single(given))
@@ -405,7 +413,9 @@ class LocalW2SDE(Processes, stored_values.Storable, BaseEstimator):  # type: ign
                 "diffusion as functions with named parameters, which such a fit needs."
             )
         if checked.jumps is not None:
-            raise ValueError(f"{why}, and the rate of jumps cannot be learned from whole paths; leave one out.")
+            raise ValueError(
+                f"{why}, and the rate of jumps cannot be learned from whole paths; leave one out."
+            )
 
     def _learn(
         self, checked: EquationSettings, rows: TransitionRows, seed: int, printed: str
@@ -418,16 +428,19 @@ class LocalW2SDE(Processes, stored_values.Storable, BaseEstimator):  # type: ign
         equation = checked.build(rows.state.shape[1], look.units(rows), torch.Generator().manual_seed(seed))
         equation = equation.to(device)
         x = torch.tensor(rows.inputs, dtype=checked.dtype, device=device)
-        model = Transitions(equation, self._n_steps(rows, None))
-        start_parts(model, x, rows, look, hoods, seed)
+        model = Transitions(equation, self._n_steps(rows))
         if isinstance(self.step, str):
+            start_parts(model, x, rows, look, hoods, seed, rounds=0)
             self._refine(model, x, seed)
+        start_parts(model, x, rows, look, hoods, seed)
         step = float(rows.lag.max()) / model.n_steps
         if equation.n_random or self.noise is not None:
             fit, noise = self._learn_whole(equation, rows, step, seed, printed)
             return equation, fit, step, self._step_error(model, x, seed), noise
         objective, x, model = self._objective(model, x, rows, look, hoods)
-        fit = train(model, objective, x, self._config(checked, hoods.n_balls, int(hoods.sizes[0]), seed, printed))
+        fit = train(
+            model, objective, x, self._config(checked, hoods.n_balls, int(hoods.sizes[0]), seed, printed)
+        )
         return equation, fit, step, self._step_error(model, x, seed), None
 
     def _learn_whole(
@@ -438,8 +451,8 @@ class LocalW2SDE(Processes, stored_values.Storable, BaseEstimator):  # type: ign
         times, there, values = rows.paths(None if equation.n_random else LONGEST_PIECE)
         if len(values) < FEWEST_PATHS:
             raise ValueError(
-                f"Y has {len(values)} path(s), which are compared as wholes with noise or with parameters that "
-                f"vary between them; give at least {FEWEST_PATHS}, or leave noise and these laws out."
+                f"Y has {len(values)} path(s), which are compared as wholes with noise or with parameters "
+                f"that vary between them; give at least {FEWEST_PATHS}, or leave noise and these laws out."
             )
         data = [torch.tensor(v, dtype=torch.float64, device=device) for v in (values, times)]
         errors = None
@@ -455,16 +468,18 @@ class LocalW2SDE(Processes, stored_values.Storable, BaseEstimator):  # type: ign
         scale = observed.std(0).clamp_min(1e-12).expand_as(observed)
         discrepancy = SlicedW2(16, bool(self.debiased))
         objective = Objective(observed, Neighborhoods.whole(len(values)), discrepancy, None, scale)
-        steps = WHOLE_STEPS if isinstance(self.max_steps, str) else check_count(self.max_steps, "max_steps", 1)
+        steps = (
+            WHOLE_STEPS if isinstance(self.max_steps, str) else check_count(self.max_steps, "max_steps", 1)
+        )
         rate = WHOLE_RATE if isinstance(self.learning_rate, str) else self.learning_rate
         config = self._training(steps, rate, seed, printed)
         fit = train(model, objective, number[:, None].double(), config)
         return fit, None if errors is None else errors.std.detach().cpu().numpy()
 
-    def _n_steps(self, rows: TransitionRows, step: Any) -> int:
+    def _n_steps(self, rows: TransitionRows) -> int:
         if isinstance(self.step, str):
             return 1
-        return min(MOST_STEPS, max(1, math.ceil(float(rows.lag.max()) / self.step - 1e-9)))
+        return min(MOST_STEPS, max(1, math.ceil(float(rows.lag.max()) / float(self.step) - 1e-9)))
 
     def _refine(self, model: Transitions, x: Tensor, seed: int) -> None:
         """Double the number of steps until the law of transitions stops moving."""
@@ -472,7 +487,7 @@ class LocalW2SDE(Processes, stored_values.Storable, BaseEstimator):  # type: ign
             model.n_steps *= 2
 
     def _step_error(self, model: Transitions, x: Tensor, seed: int) -> float:
-        """How far half the step moves mean and SD of transitions: mean square over 20 groups of states, in SDs."""
+        """How far half the step moves mean and SD of transitions, in SDs: root mean square over states."""
         generator = torch.Generator(x.device).manual_seed(seed)
         few = x[torch.linspace(0, len(x) - 1, min(len(x), 20_000), device=x.device).long()]
         coarse, fine = model.coupled(few, generator)
@@ -504,7 +519,9 @@ class LocalW2SDE(Processes, stored_values.Storable, BaseEstimator):  # type: ign
         if has_jumps:
             center += [look.mean * lag, np.zeros_like(lag)]
             scale += [spread, np.ones_like(lag)]
-        scale += [spread if name == "drift" or not self.correlated else np.repeat(spread, d, 1) for name in anchored]
+        scale += [
+            spread if name == "drift" or not self.correlated else np.repeat(spread, d, 1) for name in anchored
+        ]
         center.append(np.zeros(anchors.shape))
         target = [rows.increment] + ([rows.increment, np.zeros_like(lag)] if has_jumps else [])
         target.append(np.zeros(anchors.shape))
@@ -524,7 +541,9 @@ class LocalW2SDE(Processes, stored_values.Storable, BaseEstimator):  # type: ign
     def _config(self, checked: EquationSettings, n_balls: int, k: int, seed: int, printed: str) -> FitConfig:
         auto_steps = 120 if self.debiased else 300
         auto_rate = 0.02 if not checked.has_networks else 0.005 if checked.has_functions else 0.002
-        auto_rate = auto_rate if self.debiased else 0.01  # the printed loss has its minimum far from the start
+        auto_rate = (
+            auto_rate if self.debiased else 0.01
+        )  # the printed loss has its minimum far from the start
         steps = auto_steps if isinstance(self.max_steps, str) else check_count(self.max_steps, "max_steps", 1)
         rate = auto_rate if isinstance(self.learning_rate, str) else self.learning_rate
         batch = min(n_balls, max(1, STEP_ROWS // k))
@@ -611,7 +630,9 @@ class LocalW2SDE(Processes, stored_values.Storable, BaseEstimator):  # type: ign
         states = self._states(y, "y")
         values = self.equation_.values(len(states), None)
         at = torch.full((len(states),), float(t)).to(states)
-        found: Array = getattr(self.equation_, name)(at, self.equation_.inside(states), values).double().numpy()
+        found: Array = (
+            getattr(self.equation_, name)(at, self.equation_.inside(states), values).double().numpy()
+        )
         return found
 
     def _states(self, y: Any, name: str) -> Tensor:
@@ -622,7 +643,9 @@ class LocalW2SDE(Processes, stored_values.Storable, BaseEstimator):  # type: ign
             raise ValueError(
                 f"{name} has shape {states.shape}; expected ({self.n_states_},) or (n, {self.n_states_})."
             )
-        functions = any(not isinstance(p, str) for p in self._parts.values()) or self.equation_.law is not None
+        functions = (
+            any(not isinstance(p, str) for p in self._parts.values()) or self.equation_.law is not None
+        )
         return torch.tensor(states, dtype=torch.float64 if functions else torch.float32)
 
 
@@ -642,7 +665,7 @@ class _CommonPaths:
 
 
 def check_size(state: dict[str, Tensor], checked: EquationSettings, d: int) -> None:
-    """Raise before networks of a stated size are made that the file does not hold: it must not ask for memory."""
+    """Raise before networks are made that the file does not hold: it must not ask for memory."""
     held = sum(tensor.numel() for tensor in state.values())
     stated = checked.width * (d + (checked.depth - 1) * checked.width)
     if stated > held:

@@ -64,7 +64,9 @@ class TransitionRows:
         state are repeated where a path is shorter than others.
         """
         end = self.time + self.lag
-        follows = (self.number[1:] == self.number[:-1]) & (np.abs(self.time[1:] - end[:-1]) < 1e-6 * self.lag[1:])
+        follows = (self.number[1:] == self.number[:-1]) & (
+            np.abs(self.time[1:] - end[:-1]) < 1e-6 * self.lag[1:]
+        )
         starts = np.concatenate([[0], np.flatnonzero(~follows) + 1])
         pieces: list[Array] = np.split(np.arange(len(self)), starts[1:])
         if longest is not None:
@@ -96,7 +98,7 @@ class TransitionRows:
         return (np.arange(len(self)) * (4 * FOLDS) // len(self)) % FOLDS
 
     def balls(self, k: int, rng: np.random.Generator) -> Neighborhoods:
-        """Balls of the k nearest states, around random rows; every row is in at least one ball if it can be."""
+        """Balls of the k nearest states, around random rows; every row is in at least one ball."""
         n = len(self)
         k = min(k, n)
         if k == n:

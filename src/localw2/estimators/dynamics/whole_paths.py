@@ -1,11 +1,11 @@
 r"""Paths compared as wholes: parameters that vary between paths, and errors of measurement.
 
-A transition does not know the omega of its path, and from a noisy state no transition can be simulated. What can
-be compared is any function of whole paths, the same for observed and simulated ones: the truth minimises the
-debiased loss whatever the function. Here it is what a fit of each path alone would give: one step of Fisher
-scoring of the Gaussian pseudo-likelihood of its transitions, drawn to the population. With errors of measurement
-the correlations of its residuals at lags one and two join it, which tell noise that is fresh at every
-observation from noise that moves the state.
+A transition does not know the omega of its path, and from a noisy state no transition can be simulated. What
+can be compared is any function of whole paths, the same for observed and simulated ones: the truth minimises
+the debiased loss whatever the function. Here it is what a fit of each path alone would give: one step of
+Fisher scoring of the Gaussian pseudo-likelihood of its transitions, drawn to the population. With errors of
+measurement the correlations of its residuals at lags one and two join it, which tell noise that is fresh at
+every observation from noise that moves the state.
 """
 
 from __future__ import annotations
@@ -83,7 +83,9 @@ class WholePaths(RandomMap):
         if self.errors is not None:
             # Given a first observation, the state is nearer to the mean of all, and uncertain.
             variance = self.errors.std.square()
-            signal = (1 - variance / self.get_buffer("first_variance").clamp_min(1e-300)).clamp_min(_LEAST_SIGNAL)
+            signal = (1 - variance / self.get_buffer("first_variance").clamp_min(1e-300)).clamp_min(
+                _LEAST_SIGNAL
+            )
             mean = self.get_buffer("first_mean")
             z = normal(tuple(start.shape), start, generator)
             first = mean + signal * (start - mean) + (variance * signal).sqrt() * z
@@ -120,7 +122,9 @@ class WholePaths(RandomMap):
         weight = both.to(r) / b
         by_a, by_b = in_a * (weight * h.sqrt())[..., None], in_b * weight[..., None]
         score = torch.einsum("ntd,ntdk->nk", r, by_a) + torch.einsum("ntd,ntdk->nk", r.square() - 1, by_b)
-        information = torch.einsum("ntdk,ntdl->nkl", by_a, by_a) + 2 * torch.einsum("ntdk,ntdl->nkl", by_b, by_b)
+        information = torch.einsum("ntdk,ntdl->nkl", by_a, by_a) + 2 * torch.einsum(
+            "ntdk,ntdl->nkl", by_b, by_b
+        )
         drawn = information + torch.eye(len(reference)).to(information)
         found = [torch.linalg.solve(drawn, score[..., None])[..., 0]]
         if self.errors is not None:
