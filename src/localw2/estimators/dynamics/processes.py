@@ -36,6 +36,8 @@ JUMPED = 4.0
 LONG_PATHS, FIRST_LAGS, LONG_STEPS, POOLED = 2000, 10, 4000, 5
 # Paths this many ranges of the observed states away from them have escaped; the most that may.
 ESCAPED, MOST_ESCAPED = 10.0, 0.01
+# How much the SD may change while the time doubles: that of a random walk grows by 40 %.
+SPREAD_CHANGE = 0.15
 _KS_CRITICAL = 1.63  # at the level .01, times the root of (m + n) / (m n)
 
 
@@ -258,6 +260,7 @@ class Processes:
             settled = (
                 float(_are_escaped(now, seen).mean()) <= MOST_ESCAPED
                 and _are_alike(before, now)
+                and _spread_alike(before, now)
                 and _has_forgotten(start, now)
             )
         found = [now]
@@ -539,3 +542,9 @@ def _are_alike(first: Array, second: Array) -> bool:
         if float(np.abs(steps[0] - steps[1]).max()) > critical:
             return False
     return True
+
+
+def _spread_alike(first: Array, second: Array) -> bool:
+    """Whether the SDs of all states of two samples are nearly the same."""
+    one, other = (np.maximum(part.std(0), 1e-300) for part in (first, second))
+    return bool((np.abs(np.log(other / one)) < SPREAD_CHANGE).all())
