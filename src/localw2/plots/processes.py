@@ -37,8 +37,8 @@ def paths(
 ) -> Any:
     """Draw observed paths, the bands that hold half and ``coverage`` of simulated ones, and some of these.
 
-    ``samples`` is (S, n, T, d), as ``LocalW2SDE.sample`` returns it (all S * n paths make the bands); ``data``
-    is Y (m, T, d) at the same times, or a list of pairs of times (T_i,) and values (T_i, d), such as
+    ``samples`` is (S, n, T, d), as ``LocalW2SDE.sample`` returns it (all S * n paths make the bands);
+    ``data`` is Y (m, T, d) at the same times, or a list of pairs of times (T_i,) and values (T_i, d), such as
     ``LongTable.paths()``. There is one panel per state; ``names`` of the states and ``time`` are labels. The
     first ``shown`` simulated paths are lines: they should be as rough as the observed ones. Returns the Axes.
     """
@@ -77,11 +77,11 @@ def paths(
 def coefficients(found: Any, names: Any = None, truth: Any = None, axes: Any = None) -> Any:
     """Draw drift and diffusion along each state, ``LocalW2SDE.coefficients_along``, over observed states.
 
-    A column has one state: its drift, its diffusion (SD per root of time) and, with jumps, their rate. Lines are
-    the fit, the other states at their medians, with a band if parameters vary between paths; dots are the fit
-    plus what observed transitions show beyond simulated ones of the same lags, with two standard errors. Bars
-    at the bottom show where states were observed. ``truth`` is a pair of functions of states (N, d), or None.
-    ``names`` are those of the states. ``axes`` is (2 or 3, d). Returns the Axes.
+    A column has one state: its drift, its diffusion (SD per root of time) and, with jumps, their rate. Lines
+    are the fit, the other states at their medians, with a band if parameters vary between paths; dots are the
+    fit plus what observed transitions show beyond simulated ones of the same lags, with two standard errors.
+    Bars at the bottom show where states were observed. ``truth`` is a pair of functions of states (N, d), or
+    None. ``names`` are those of the states. ``axes`` is (2 or 3, d). Returns the Axes.
     """
     d, kinds = len(found.place), 2 if found.rate is None else 3
     labels = _labels(names, d)
@@ -197,7 +197,7 @@ def jumps(found: Any, names: Any = None, axes: Any = None) -> Any:
         low, high = _limits(np.concatenate([jumped, sizes]))
         if len(jumped) >= _FEWEST_OF_KIND:
             bins = np.linspace(low, high, int(np.clip(2 * len(jumped) ** 0.5, 8, _BARS)) + 1)
-            word = f"{len(jumped)} observed increments\nbeyond diffusion"
+            word = f"{len(jumped)} observed increments beyond diffusion"
             right.hist(jumped, bins, density=True, color=DATA, alpha=0.5, label=word)
         if np.ptp(sizes) > 0:
             (at,), shares, _ = _estimate_density(sizes[:, None])
@@ -208,7 +208,7 @@ def jumps(found: Any, names: Any = None, axes: Any = None) -> Any:
         for ax in (left, right):
             ax.spines[["top", "right"]].set_visible(False)
     for ax in axes[0]:
-        _legend_above(ax)
+        _legend_above(ax, 1)
     return axes
 
 
@@ -225,10 +225,10 @@ def _wide_panels(axes: Any, d: int) -> Any:
     return [_pyplot().subplots(figsize=(7.4, 3.6), layout="constrained")[1]]
 
 
-def _legend_above(ax: Any) -> None:
+def _legend_above(ax: Any, columns: int | None = None) -> None:
     """A legend above the panel, where it hides no line."""
     handles, _ = ax.get_legend_handles_labels()
-    columns = 2 if len(handles) > 3 else len(handles)
+    columns = columns or (2 if len(handles) > 3 else len(handles))
     style = {"frameon": False, "fontsize": 8, "borderaxespad": 0.2, "columnspacing": 1.2}
     ax.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=columns, **style)
 

@@ -29,9 +29,13 @@ def report(
     features: options.Features = None,
     identity: Annotated[
         str | None,
-        typer.Option("--id", metavar="COL", help="The trajectory that a row belongs to (ODE and SDE models)."),
+        typer.Option(
+            "--id", metavar="COL", help="The trajectory that a row belongs to (ODE and SDE models)."
+        ),
     ] = None,
-    time: Annotated[str | None, typer.Option(metavar="COL", help="The time of a row (ODE and SDE models).")] = None,
+    time: Annotated[
+        str | None, typer.Option(metavar="COL", help="The time of a row (ODE and SDE models).")
+    ] = None,
     field: Field = None,
     observe: Observe = None,
     drift: Drift = None,

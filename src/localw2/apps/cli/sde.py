@@ -14,9 +14,7 @@ from localw2.apps.cli.ode import Times, arrange_draws, parse_times
 from localw2.apps.cli.outputs import check_outputs, save_or_rescue
 from localw2.apps.cli.running import note, parse_numbers, print_result, report_errors, split_names
 
-sde = typer.Typer(
-    help="Paths of a stochastic equation: drift, diffusion, jumps.", no_args_is_help=True
-)
+sde = typer.Typer(help="Paths of a stochastic equation: drift, diffusion, jumps.", no_args_is_help=True)
 
 _RUN = "in a Python file of your own, which is run"
 Drift = Annotated[
@@ -35,7 +33,7 @@ Jumps = Annotated[
     str | None,
     typer.Option(
         metavar="FILE.py:SIZE|FILE.py:RATE,FILE.py:SIZE",
-        help=f"The sizes of its jumps, size(t, y, z, parameters ...), {_RUN}, and maybe their rate(t, y, ...).",
+        help=f"The sizes of its jumps, size(t, y, z, parameters ...), {_RUN}, and their rate(t, y, ...).",
     ),
 ]
 
@@ -99,9 +97,7 @@ def fit_sde(
         str | None,
         typer.Option(metavar="LOW,HIGH", help="Bounds of all states; either may be empty, as in 0,"),
     ] = None,
-    step: Annotated[
-        float | None, typer.Option(help="Longest step of the solver; chosen by default.")
-    ] = None,
+    step: Annotated[float | None, typer.Option(help="Longest step of the solver; chosen by default.")] = None,
     ball_rows: Annotated[int | None, typer.Option(min=2, help="Transitions per ball.")] = None,
     max_steps: Annotated[int | None, typer.Option(min=1, help="Number of training steps.")] = None,
     learning_rate: options.LearningRate = None,
@@ -232,7 +228,9 @@ def sample_sde(
 def load_parts(drift: str | None, diffusion: str | None, jumps: str | None) -> dict[str, Any]:
     """The parts of a stochastic equation that are the user's own functions; None for others."""
     named = (("drift", drift), ("diffusion", diffusion))
-    found = {name: None if part is None else equations.load_function(part, f"--{name}") for name, part in named}
+    found = {
+        name: None if part is None else equations.load_function(part, f"--{name}") for name, part in named
+    }
     return found | {"jumps": parse_jumps(jumps)}
 
 
@@ -248,7 +246,9 @@ def parse_jumps(text: str | None) -> Any:
         raise typer.BadParameter(f"--jumps {text!r} is neither normal, mlp nor FILE.py:function.")
     found = [equations.load_function(part.strip(), "--jumps") for part in text.split(",")]
     if len(found) > 2:
-        raise typer.BadParameter(f"--jumps names {len(found)} functions; it takes a size, or a rate and a size.")
+        raise typer.BadParameter(
+            f"--jumps names {len(found)} functions; it takes a size, or a rate and a size."
+        )
     return found[0] if len(found) == 1 else tuple(found)
 
 
@@ -271,8 +271,11 @@ def describe_equation(model: Any) -> dict[str, Any]:
     """Parameters, jumps and errors of measurement that were learned, for programs."""
     found: dict[str, Any] = {}
     if hasattr(model, "parameters_"):
-        law = model.parameters_
-        found["parameters"] = {n: {"mean": law.mean[n], "sd": law.std[n]} for n in law.mean}
+        law, varies = model.parameters_, model.equation_.law.random_names
+        found["parameters"] = {
+            name: {"mean": law.mean[name], "sd": law.std[name] if name in varies else 0.0}
+            for name in law.mean
+        }
     if hasattr(model, "jump_rate_"):
         found["jumps"] = {"rate": model.jump_rate_, "mean": model.jump_mean_, "sd": model.jump_std_}
     if hasattr(model, "noise_"):

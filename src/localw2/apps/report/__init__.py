@@ -27,12 +27,17 @@ def report_html(model: Any, X: Any, y: Any = None, **options: Any) -> str:
     The rows should be held-out ones; if the model was trained on them, the report says so at the top. For a
     ``LocalW2ODE``, X and y are trajectories Y and their times t, in the forms that its ``fit`` takes; if it
     was fitted with noise, doses or covariates, X may be a ``LongTable`` or a frame, as for its
-    ``individual_parameters``, and y0, doses, covariates and inputs are options.
+    ``individual_parameters``, and y0, doses, covariates and inputs are options. For a ``LocalW2SDE``, X and y
+    are paths Y and their times t, or one long path.
 
-    Options: ``feature_names`` and ``target_names``, or ``state_names`` for a ``LocalW2ODE``; ``settings`` (a
+    Options: ``feature_names`` and ``target_names``, or ``state_names`` for equations; ``settings`` (a
     dictionary) and ``source`` (a file name, a command), which are shown as they are; ``n_samples`` draws per
     row or trajectory (200); ``random_state`` (0). The scores are those of ``localw2 evaluate``.
     """
+    if hasattr(model, "coefficients_along"):
+        from localw2.apps.report.processes import report_process
+
+        return report_process(model, X, y, **options)
     if hasattr(model, "sample_field"):
         if getattr(model, "population_", None) is not None:
             from localw2.apps.report.population import report_population

@@ -197,7 +197,9 @@ def model_parts(model: Any, settings: Mapping[str, Any] | None) -> list[str]:
         parts.append(figure(figures.draw_training_curve(fit.losses), "loss", "Training loss by epoch"))
     # An ODE has a summary if it is one of a population; otherwise the law of its named parameters.
     written = None if getattr(model, "population_", model) is None else getattr(model, "summary", None)
-    for summary in (written, getattr(model, "parameters_", None)):
+    # The summary of a stochastic equation has its parameters, and its page shows it further up.
+    told = () if hasattr(model, "coefficients_along") else (written, getattr(model, "parameters_", None))
+    for summary in told:
         if summary is not None:
             parts.append(f"<pre>{as_html(str(summary() if callable(summary) else summary))}</pre>")
     weights = {member: f"{100 * weight:.0f} %" for member, weight in getattr(model, "weights_", {}).items()}

@@ -1,4 +1,4 @@
-"""What is done with a learned process: tables, a diagnosis by pieces of paths, and what pictures show of it."""
+"""What is done with a learned process: tables, a diagnosis by pieces of paths, and what pictures show."""
 
 from __future__ import annotations
 
@@ -32,10 +32,12 @@ COMPARED_ROWS, COMPARED_DRAWS = 6000, 8
 BINS, FEWEST_IN_BIN = 10, 20
 # A transition this many SDs of the diffusion from its mean has most probably jumped.
 JUMPED = 4.0
-# The long run: paths, lags of the first stretch, most steps of the solver in all, later times that are pooled.
+# The long run: paths, lags of the first stretch, most steps of the solver, later times that are pooled.
 LONG_PATHS, FIRST_LAGS, LONG_STEPS, POOLED = 2000, 10, 4000, 5
 # Paths this many ranges of the observed states away from them have escaped; the most that may.
 ESCAPED, MOST_ESCAPED = 10.0, 0.01
+# How much the SD may change while the time doubles: that of a random walk grows by 40 %.
+SPREAD_CHANGE = 0.15
 _KS_CRITICAL = 1.63  # at the level .01, times the root of (m + n) / (m n)
 
 
@@ -44,11 +46,12 @@ _KS_CRITICAL = 1.63  # at the level .01, times the root of (m + n) / (m n)
 class CoefficientCurves:
     """Drift, diffusion and rate of jumps along each of d states, the others at their medians.
 
-    ``place`` is (d, G); ``drift`` and ``diffusion`` are (3, d, G), the median and the ends of the interval that
-    holds ``coverage`` of the paths if parameters vary between them, or else three times the same; ``rate`` is
-    (d, G), or None without jumps. The diffusion is the SD of each state per root of time. ``seen`` are observed
-    states (N, d). ``bins`` has, for each state, place (B,), drift, its error, diffusion and its error: the
-    curve plus what observed transitions show beyond simulated ones; None with errors of measurement.
+    ``place`` is (d, G); ``drift`` and ``diffusion`` are (3, d, G), the median and the ends of the interval
+    that holds ``coverage`` of the paths if parameters vary between them, or else three times the same;
+    ``rate`` is (d, G), or None without jumps. The diffusion is the SD of each state per root of time.
+    ``seen`` are observed states (N, d). ``bins`` has, for each state, place (B,), drift, its error, diffusion
+    and its error: the curve plus what observed transitions show beyond simulated ones; None with errors of
+    measurement.
     """
 
     place: Array
@@ -60,14 +63,28 @@ class CoefficientCurves:
     seen: Array
     bins: list[tuple[Array, Array, Array, Array, Array]] | None
 
+    def take(self, states: list[int]) -> CoefficientCurves:
+        """The curves of some of the states."""
+        return CoefficientCurves(
+            self.place[states],
+            self.drift[:, states],
+            self.diffusion[:, states],
+            None if self.rate is None else self.rate[states],
+            self.coverage,
+            self.varies,
+            self.seen[:, states],
+            None if self.bins is None else [self.bins[j] for j in states],
+        )
+
 
 @final
 @dataclass(frozen=True, eq=False)
 class LongRun:
     """States (S, d) of simulated paths after a long ``time``, and all observed ones (N, d).
 
-    ``settled`` says whether their distribution had stopped moving and forgotten the initial states; ``escaped``
-    is the share of paths that left the region of the observed states for good, which are not in ``states``.
+    ``settled`` says whether their distribution had stopped moving and forgotten the initial states;
+    ``escaped`` is the share of paths that left the region of the observed states for good, which are not in
+    ``states``.
     """
 
     states: Array
@@ -113,8 +130,8 @@ class Processes:
     ) -> Self:
         """Learn from a long table with a row per observation: a frame, a dict of columns, or a ``LongTable``.
 
-        ``time`` and ``observed`` name columns, the latter one for each state, and ``subject`` the one that says
-        to which path a row belongs; without it all rows are one path. Empty cells were not observed.
+        ``time`` and ``observed`` name columns, the latter one for each state, and ``subject`` the one that
+        says to which path a row belongs; without it all rows are one path. Empty cells were not observed.
 
         >>> rng = np.random.default_rng(0)
         >>> y = np.zeros(1001)
@@ -142,10 +159,10 @@ class Processes:
     ) -> Diagnosis:
         """Check on new paths Y at times t, in the forms of ``fit``, whether simulated ones can be trusted.
 
-        What comes after a state depends on this state alone, so that paths are cut into pieces: about 300, of at
-        most 20 lags, and one long path will do. If parameters vary between paths, pieces are whole paths. Each
-        piece is simulated from its first state, and ``n_times`` of its later observations, evenly spaced up to
-        the last, are diagnosed as that many outputs; ``settings`` are those of ``localw2.diagnose``.
+        What comes after a state depends on this state alone, so that paths are cut into pieces: about 300, of
+        at most 20 lags, and one long path will do. If parameters vary between paths, pieces are whole paths.
+        Each piece is simulated from its first state, and ``n_times`` of its later observations, evenly spaced
+        up to the last, are diagnosed as that many outputs; ``settings`` are those of ``localw2.diagnose``.
         """
         n_samples = check_count(n_samples, "n_samples", 2, why="one draw shows no spread")
         rng = np.random.default_rng(draw_seed(random_state))
@@ -159,15 +176,16 @@ class Processes:
         check_is_fitted(self, "equation_")
         if getattr(self, "noise", None) is not None:
             raise ValueError(
-                "this model has errors of measurement: observed states are not those from which a path goes on, "
-                "so that pieces of observed paths cannot be simulated."
+                "this model has errors of measurement: observed states are not those from which a path goes "
+                "on, so that pieces of observed paths cannot be simulated."
             )
         whole = self.equation_.n_random > 0
         pieces = Pieces.of(*read_states(Y, t, self.n_states_), None if whole else LONGEST_PIECE)
         check_count(n_times, "n_times", 1, pieces.times.shape[1] - 1, "a piece has so few later observations")
         if len(pieces.times) < 2:
             raise ValueError(
-                f"there is {len(pieces.times)} path or piece of one; a diagnosis needs at least 2, better 100."
+                f"there is only {len(pieces.times)} path or piece of one; a diagnosis needs at least two, "
+                "better a hundred."
             )
         return pieces.take(np.sort(rng.permutation(len(pieces.times))[:PIECES]))
 
@@ -242,6 +260,7 @@ class Processes:
             settled = (
                 float(_are_escaped(now, seen).mean()) <= MOST_ESCAPED
                 and _are_alike(before, now)
+                and _spread_alike(before, now)
                 and _has_forgotten(start, now)
             )
         found = [now]
@@ -320,7 +339,7 @@ class Processes:
 
     @torch.no_grad()
     def _draw_coefficients(self, y: Array, n_samples: int, seed: int) -> tuple[Array, Array]:
-        """Drift and diffusion (S, N, d) at states y (N, d), of paths with random parameters; S = 1 with none."""
+        """Drift and diffusion (S, N, d) at states y (N, d), of random paths; S = 1 if none is random."""
         equation = self.equation_
         if not equation.n_random:
             return self.drift(y)[None], _row_spread(self.diffusion(y))[None]
@@ -523,3 +542,9 @@ def _are_alike(first: Array, second: Array) -> bool:
         if float(np.abs(steps[0] - steps[1]).max()) > critical:
             return False
     return True
+
+
+def _spread_alike(first: Array, second: Array) -> bool:
+    """Whether the SDs of all states of two samples are nearly the same."""
+    one, other = (np.maximum(part.std(0), 1e-300) for part in (first, second))
+    return bool((np.abs(np.log(other / one)) < SPREAD_CHANGE).all())
