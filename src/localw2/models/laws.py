@@ -169,8 +169,8 @@ class ParameterLaw(nn.Module):
     With noise :math:`z`, Gaussian parameters are :math:`m + s\,(3\mu + Lz)` with a lower triangular L, which
     allows correlations; log-normal ones are exponentials of such; a push-forward one is
     :math:`m + s\,(3\mu_i + z_i + a_i^T z + b_i^T \mathrm{sign}\,z + h_i(z))`, b for push-forward noise only,
-    with a small network h of *all* noise and its signs. m and s are the initial guesses, where learning starts
-    and in whose units s it takes steps.
+    with a small network h of *all* noise and its signs. m and s are the initial guesses, where learning
+    starts and in whose units s it takes steps.
 
     >>> law = ParameterLaw({"r": Normal(1.0, 0.1), "c": Shared(3.0)})
     >>> {name: value.shape for name, value in law(law.draw(5)).items()}

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 # Training solves an equation to this many times the tolerances: errors of measurement are far larger.
 LOOSER = 10.0
-# Epochs of a population fit, without and with laws of any shape; more would only fit the errors of few subjects.
+# Epochs of a population fit, without and with laws of any shape; with more these only follow the errors.
 POPULATION_EPOCHS = (120, 150)
 # Evaluations of the field in one solution of all subjects: more would take minutes for a fit.
 MAX_EVALUATIONS = 5000
