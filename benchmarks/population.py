@@ -110,7 +110,8 @@ PUBLISHED = {
 
 def plasma(ka: np.ndarray, ke: np.ndarray, V: np.ndarray, hours: np.ndarray) -> np.ndarray:
     """The concentration after a dose of 100, in closed form."""
-    return 100 * ka / (V * (ka - ke)) * (np.exp(-ke * hours) - np.exp(-ka * hours))
+    found: np.ndarray = 100 * ka / (V * (ka - ke)) * (np.exp(-ke * hours) - np.exp(-ka * hours))
+    return found
 
 
 def doses(n: int) -> dict[str, np.ndarray]:
@@ -204,7 +205,7 @@ def maximum_likelihood(Y: np.ndarray, seed: int) -> np.ndarray:
         noise = np.sqrt((weights * rest).sum(0).mean() / Y.shape[1])
         mean = (1 - share) * mean + share * centers.mean(0)
         covariance, sigma = (1 - share) * covariance + share * among, (1 - share) * sigma + share * noise
-    return np.r_[mean, np.sqrt(np.diag(covariance)), sigma]
+    return np.concatenate([mean, np.sqrt(np.diag(covariance)), [sigma]])
 
 
 def bench_compartment(n_seeds: int) -> None:
