@@ -31,6 +31,7 @@ import torch
 from sklearn.mixture import GaussianMixture
 
 from localw2 import LocalW2ODE, LogNormal, Normal, PushForward
+from localw2.estimators.dynamics.population.population import Population
 
 HOURS = np.array([0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 7.0, 9.0, 12.0, 24.0])
 SIGMA = 0.3  # of the errors
@@ -109,7 +110,8 @@ PUBLISHED = {
 
 def plasma(ka: np.ndarray, ke: np.ndarray, V: np.ndarray, hours: np.ndarray) -> np.ndarray:
     """The concentration after a dose of 100, in closed form."""
-    return 100 * ka / (V * (ka - ke)) * (np.exp(-ke * hours) - np.exp(-ka * hours))
+    found: np.ndarray = 100 * ka / (V * (ka - ke)) * (np.exp(-ke * hours) - np.exp(-ka * hours))
+    return found
 
 
 def doses(n: int) -> dict[str, np.ndarray]:
@@ -128,7 +130,13 @@ def timed(model: LocalW2ODE, *data: Any, **given: Any) -> float:
 
 def spreads(model: LocalW2ODE, names: Iterable[str], kind: str = "spread") -> np.ndarray:
     """One kind of quantity for these parameters."""
-    return np.array([model.population_.find(name, kind).value for name in names])
+    return np.array([described(model).find(name, kind).value for name in names])
+
+
+def described(model: LocalW2ODE) -> Population:
+    """What a fit found."""
+    assert model.population_ is not None
+    return model.population_
 
 
 def numbers(values: object) -> str:
@@ -152,8 +160,8 @@ def bench_logistic(n_seeds: int) -> None:
             model = LocalW2ODE(logistic, guess, noise="proportional", random_state=seed)
             seconds = timed(model, Y, days, y0=0.5, t0=0.0)
             realised = np.array([r.std(ddof=1), K.std(ddof=1)])
-            alone = np.array([model.population_.two_stage[name][1] for name in guess])
-            linked = model.population_.find("r", "correlation with K").value
+            alone = np.array([(described(model).two_stage or {})[name][1] for name in guess])
+            linked = described(model).find("r", "correlation with K").value
             print(
                 f"  seed {seed}  {numbers(spreads(model, guess) / realised)}  ({numbers(alone / realised)})  "
                 f"{linked:6.3f} ({np.corrcoef(r, K)[0, 1]:6.3f})  {numbers(model.noise_)}  {seconds:5.1f} s",
@@ -197,7 +205,7 @@ def maximum_likelihood(Y: np.ndarray, seed: int) -> np.ndarray:
         noise = np.sqrt((weights * rest).sum(0).mean() / Y.shape[1])
         mean = (1 - share) * mean + share * centers.mean(0)
         covariance, sigma = (1 - share) * covariance + share * among, (1 - share) * sigma + share * noise
-    return np.r_[mean, np.sqrt(np.diag(covariance)), sigma]
+    return np.concatenate([mean, np.sqrt(np.diag(covariance)), [sigma]])
 
 
 def bench_compartment(n_seeds: int) -> None:
@@ -240,7 +248,7 @@ def bench_theophylline(n_seeds: int) -> None:
             print(f"\ntheophylline, {label}, seed {seed}, {seconds:.1f} s: ", end="")
             print("estimate, 90 % interval, published")
             for (name, kind), value in published.items():
-                found = model.population_.find(name, kind)
+                found = described(model).find(name, kind)
                 low, high = found.interval
                 verdict = "inside" if low <= value <= high else "OUTSIDE"
                 print(
@@ -286,7 +294,7 @@ def bench_group_errors(n_repetitions: int) -> None:
     found = []
     for seed in range(n_repetitions):
         model, _ = fit_groups(1000 + seed, drawn=True)
-        found.append([(q.value, q.error) for q in (model.population_.find(*one) for one in kinds)])
+        found.append([(q.value, q.error) for q in (described(model).find(*one) for one in kinds)])
     values, errors = np.moveaxis(np.array(found), -1, 0)
     print(f"\ntwo groups, {n_repetitions} repetitions: mean, SD of estimates, mean and median standard error")
     for place, (name, kind) in enumerate(kinds):
@@ -344,7 +352,7 @@ def bench_coverage(n_repetitions: int) -> None:
             Y = start * np.exp(-k * t) * (1 + 0.05 * rng.normal(size=(n, len(t))))
             model = LocalW2ODE(decay, laws, noise="proportional", random_state=seed)
             timed(model, Y, t, t0=0.0)
-            quantities = {what: model.population_.find(*what) for what in truth}
+            quantities = {what: described(model).find(*what) for what in truth}
             hits.append([q.interval[0] <= truth[what] <= q.interval[1] for what, q in quantities.items()])
             found.append([(q.value, q.error) for q in quantities.values()])
         values, errors = np.moveaxis(np.array(found), -1, 0)

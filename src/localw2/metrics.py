@@ -29,7 +29,7 @@ from localw2._validation import (
     seed_from,
 )
 from localw2.balls.neighborhoods import Neighborhoods
-from localw2.losses.objective import w2_squared
+from localw2.losses.w2 import ball_values
 from localw2.models.sampler import SamplerDraws, find_sampler
 
 # Numbers (8 bytes each) that the energy score processes at a time, few enough to stay in cache.
@@ -375,7 +375,7 @@ def w2(a: Any, b: Any) -> float:
             f"a has {n} rows and b has {m}; with several columns rows are paired one to one, so "
             "the sizes must agree. Draw more, or use a random subset of the larger sample."
         )
-    value = w2_squared(as_tensor(a, "a"), as_tensor(b, "b"), Neighborhoods.whole(n))
+    value = ball_values(as_tensor(a, "a")[None], as_tensor(b, "b")[None], Neighborhoods.whole(n))
     return float(value.sqrt())
 
 

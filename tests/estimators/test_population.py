@@ -10,6 +10,7 @@ import torch
 from localw2 import LocalW2ODE, LogNormal, Normal, PushForward, load
 from localw2.estimators.dynamics.population.individuals import Anchor, Equation, estimate
 from localw2.estimators.dynamics.population.population import Quantity
+from localw2.estimators.dynamics.population.uncertainty import describe, gaussian_like, least_errors
 from localw2.estimators.dynamics.storing import restore_ode
 from localw2.models.cohort import Cohort
 from localw2.models.fields import FunctionField
@@ -139,6 +140,15 @@ class TestLines:
             )
             errors.append(model.fit(Y, t, y0=1.0, t0=0.0).population_.find("K", "spread").error)
         assert max(errors) < 2 * min(errors) < 0.1
+
+    def test_no_standard_error_is_below_that_of_subjects_seen_without_error(self):
+        law = ParameterLaw({"a": LogNormal(2.0, 0.4), "b": Normal(1.0, 0.5), "c": PushForward(1.0, 0.5)})
+        values = {what: float(v.detach()) for what, v in describe(gaussian_like(law, 0)).items()}
+        least = least_errors(law, values, 25)
+        assert least["a", "typical"] == pytest.approx(2.0 * 0.2 / 5, rel=0.05)
+        assert least["b", "spread"] == pytest.approx(0.5 / 48**0.5, rel=0.05)
+        assert least["a", "correlation with b"] == pytest.approx(22**-0.5, rel=0.01)
+        assert all("c" not in (name, kind.rpartition(" ")[2]) for name, kind in least)
 
     def test_summary(self, fitted):
         model, _, Y = fitted
@@ -454,7 +464,7 @@ class TestSubjects:
             with pytest.raises(ValueError, match="doses would be ignored"):
                 ask([0.0], [0.0, 1.0], doses={"time": [0.0], "amount": [1.0]})
         network = LocalW2ODE(noise=0.1, width=4, max_epochs=1, random_state=0).fit(Y, np.r_[0.0, T], [0.0])
-        with pytest.raises(ValueError, match="a network has none"):
+        with pytest.raises(ValueError, match="named parameters"):
             network.individual_parameters(Y, np.r_[0.0, T], [0.0])
 
 

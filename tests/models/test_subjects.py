@@ -10,7 +10,7 @@ from localw2 import FunctionField, LogNormal, Normal, PushForward
 from localw2.models.cohort import Cohort
 from localw2.models.laws import ParameterLaw
 from localw2.models.measurement import MeasurementNoise
-from localw2.models.solver import Solver
+from localw2.models.solver import WITHOUT_GRADIENT, Solver, SolverError
 from localw2.models.subjects import Clock, Doses, Inputs
 
 FINE = Solver("dopri5", 1e-9, 1e-11, None, 10_000)
@@ -243,3 +243,52 @@ class TestLawsWithCovariates:
     def test_bad_names(self, names):
         with pytest.raises(ValueError, match="depends_on"):
             Normal(1.0, 0.1, names)
+
+
+class TestWithoutGradient:
+    """Scipy's solver, in which all trajectories are one banded system."""
+
+    solver = Solver(WITHOUT_GRADIENT, 1e-9, 1e-11, None, 10_000)
+
+    def test_states_that_act_on_each_other(self):
+        w, t = np.array([0.5, 1.0, 3.0]), np.linspace(0.1, 4, 9)
+        initial = np.array([[1.0, 0.0], [0.0, 2.0], [1.0, 1.0]])
+        laws = {"w": Normal(1.0)}
+        states = solve(
+            lambda t, y, w: torch.stack([w * y[1], -w * y[0]]),
+            laws,
+            np.tile(t, (3, 1)),
+            initial,
+            {"w": w},
+            solver=self.solver,
+        )
+        angle = w[:, None] * t
+        turned = initial[:, :1] * np.cos(angle) + initial[:, 1:] * np.sin(angle)
+        np.testing.assert_allclose(states[..., 0], turned, atol=1e-6)
+
+    def test_doses_at_own_times_are_as_by_the_other_solver(self):
+        doses = {"subject": [0, 0, 1, 1], "time": [0.0, 1.5, 0.0, 2.5], "amount": [1.0, 2.0, 3.0, 1.0]}
+        doses["duration"] = [0.0, 0.5, 0.0, 0.0]
+        times, values = [[1.0, 2.0, 4.0], [0.5, 3.0, 3.5]], {"k": [0.4, 1.1]}
+        laws, start = {"k": Normal(1.0)}, [[0.0], [1.0]]
+        found, other = (
+            solve(decay, laws, times, start, values, doses, solver=one) for one in (self.solver, FINE)
+        )
+        np.testing.assert_allclose(found, other, rtol=1e-6)
+
+    def test_stiff_equations_take_few_evaluations(self):
+        few = Solver(WITHOUT_GRADIENT, 1e-4, 1e-6, None, 2000)
+        k = np.array([1e6, 1.0])
+        found = solve(decay, {"k": Normal(1.0)}, [[1.0], [1.0]], [[1.0], [1.0]], {"k": k}, solver=few)
+        np.testing.assert_allclose(found[:, 0, 0], [0.0, math.exp(-1)], atol=1e-3)
+
+    def test_an_explosion_is_an_error_that_says_when(self):
+        with pytest.raises(SolverError, match="stopped at t = 1 of 2"):
+            solve(
+                lambda t, y, k: k * y**2,
+                {"k": Normal(1.0)},
+                [[0.5, 2.0]],
+                [[1.0]],
+                {"k": [1.0]},
+                solver=self.solver,
+            )

@@ -168,9 +168,9 @@ class ParameterLaw(nn.Module):
 
     With noise :math:`z`, Gaussian parameters are :math:`m + s\,(3\mu + Lz)` with a lower triangular L, which
     allows correlations; log-normal ones are exponentials of such; a push-forward one is
-    :math:`m + s\,(3\mu_i + z_i + a_i^T u + h_i(u))` with a small network h of *all* noise and its signs,
-    :math:`u = (z, \mathrm{sign}\,z)`. m and s are the initial guesses, where learning starts and in whose
-    units s it takes steps.
+    :math:`m + s\,(3\mu_i + z_i + a_i^T z + b_i^T \mathrm{sign}\,z + h_i(z))`, b for push-forward noise only,
+    with a small network h of *all* noise and its signs. m and s are the initial guesses, where learning
+    starts and in whose units s it takes steps.
 
     >>> law = ParameterLaw({"r": Normal(1.0, 0.1), "c": Shared(3.0)})
     >>> {name: value.shape for name, value in law(law.draw(5)).items()}
@@ -213,10 +213,11 @@ class ParameterLaw(nn.Module):
             for layer in (first, second, last):
                 layer.weight.data.normal_(generator=generator).mul_(layer.in_features**-0.5)
                 layer.bias.data.normal_(generator=generator)
-            last.weight.data.mul_(0.1)
+            # Learning starts from a Gaussian law, so that no fit depends on where the network started.
+            last.weight.data.zero_()
             last.bias.data.zero_()
-            # Two groups are linear in noise and signs: this part finds them, the network what is left.
-            self.straight = nn.Parameter(torch.zeros(len(pushed), 2 * k))
+            # Two groups are linear in noise and own signs: this part finds them, the network what is left.
+            self.straight = nn.Parameter(torch.zeros(len(pushed), k + len(pushed)))
 
     def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """Standard normal noise (n, number of random parameters)."""
@@ -231,9 +232,9 @@ class ParameterLaw(nn.Module):
         check_omega(noise, (len(noise), len(self.random_names)))
         inner = noise[:, : self.n_gaussian] @ self.factor.tril().T
         if self.push is not None:
-            seen = torch.cat([noise, noise.sign()], 1)
-            pushed = noise[:, self.n_gaussian :] + seen @ self.straight.T + self.push(seen)
-            inner = torch.cat([inner, pushed], 1)
+            own, signs = noise[:, self.n_gaussian :], noise.sign()
+            straight = torch.cat([noise, signs[:, self.n_gaussian :]], 1) @ self.straight.T
+            inner = torch.cat([inner, own + straight + self.push(torch.cat([noise, signs], 1))], 1)
         inner = inner + LOCATION_STEP * self.location
         columns = dict(zip(self.random_names, inner.unbind(1), strict=True))
         for name, value in zip(self.shared_names, LOCATION_STEP * self.shared, strict=True):

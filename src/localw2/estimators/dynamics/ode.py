@@ -111,6 +111,7 @@ class LocalW2ODE(TableMethods, JudgedPaths, SubjectMethods, stored_values.Storab
         Values of Y at or below it are only known to be below, and count as that.
     method, rtol, atol, step_size
         The solver, see ``RandomODE``; ``atol`` is in units of the largest observed size of each state.
+        Populations, which need no gradient, are solved by scipy's LSODA in place of the default method.
     max_epochs, learning_rate, weight_decay, n_draws, batch_balls
         Training, see ``FitConfig``. "auto" epochs, learning rate and weight decay: 200, .1 and 0 for named
         parameters; for a network in batches as many epochs as make 600 steps (at least 30), .01 and .005, and

@@ -350,9 +350,7 @@ class LocalW2SDE(Processes, stored_values.Storable, BaseEstimator):  # type: ign
                 else:
                     matched = storing.match_function(name, described, _single(given))
                     parts[name] = given if callable(matched) else matched
-            laws = storing.restore_laws(plain["laws"])
-            if laws is not None:
-                laws = {stored_values.text(name): laws[name] for name in plain["names"]}
+            laws = storing.restore_laws(plain["laws"], plain["names"], None)
             d = stored_values.whole_number(plain["n_states"], 1, stored_values.MOST_COLUMNS)
             estimator = cls()
             bounds = None if plain["bounds"] is None else tuple(map(tuple, plain["bounds"]))

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
 # Training solves an equation to this many times the tolerances: errors of measurement are far larger.
 LOOSER = 10.0
-# Epochs of a population fit, without and with laws of any shape.
-POPULATION_EPOCHS = (120, 300)
+# Epochs of a population fit, without and with laws of any shape; with more these only follow the errors.
+POPULATION_EPOCHS = (120, 150)
 # Evaluations of the field in one solution of all subjects: more would take minutes for a fit.
 MAX_EVALUATIONS = 5000
 # The default of ``method``, in whose place a method without gradients solves the equations of subjects.
