@@ -230,7 +230,8 @@ def test_parameters_keep_their_order(tmp_path):
         return inflow - rate * y
 
     laws = {"rate": LogNormal(1.0, 0.3), "inflow": Normal(0.1, 0.05)}
-    model = LocalW2ODE(grow, laws, max_epochs=2, random_state=0).fit(Y, t)
+    with pytest.warns(UserWarning, match="converged"):
+        model = LocalW2ODE(grow, laws, max_epochs=2, random_state=0).fit(Y, t)
     model.save(tmp_path / "m")
     again = load(tmp_path / "m", field=grow)
     assert again.parameters_.names == ["rate", "inflow"]
