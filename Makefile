@@ -106,6 +106,9 @@ bench-ode: $(INSTALLED)
 bench-accuracy-ode: $(INSTALLED)
 	$(BIN)/python benchmarks/accuracy_ode.py
 
+bench-accuracy-sde: $(INSTALLED)
+	$(BIN)/python benchmarks/accuracy_sde.py
+
 # A folder of tables, NAME/data.txt with the target last: make bench-selection DATA=folder
 DATA ?=
 
