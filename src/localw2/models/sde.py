@@ -248,8 +248,8 @@ def follow(
         wanted = float(lag.max()) / step
         if not wanted < MOST_STEPS:
             raise ValueError(
-                f"from one time to the next the solver would take {wanted:.3g} steps of {step:.3g}; give times "
-                "in the unit of the fit, or a longer step."
+                f"from one time to the next the solver would take {wanted:.3g} steps of {step:.3g}; give "
+                "times in the unit of the fit, or a longer step."
             )
         n_steps = max(1, math.ceil(wanted - 1e-9))
         h = lag / n_steps
