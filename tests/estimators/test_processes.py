@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from localw2 import LocalW2SDE, LogNormal
-from localw2.estimators.dynamics.processes import Pieces, read_states
+from localw2.estimators.dynamics.processes import Pieces, read_long_table, read_states
 
 
 def pull(t, y, theta):
@@ -152,17 +152,17 @@ def test_a_long_table_is_read_with_or_without_a_column_of_paths(known):
     model = LocalW2SDE(pull, constant, **settings).fit_table(rows, time="t", observed="y")
     same = LocalW2SDE(pull, constant, **settings).fit(Y, t)
     assert model.parameters_.mean == same.parameters_.mean
-    again = LocalW2SDE(pull, constant, **settings)
-    again.fit_table({**rows, "who": ["a"] * 300}, subject="who", time="t", observed=["y"])
-    assert again.parameters_.mean == same.parameters_.mean
+    assert read_long_table({**rows, "who": ["a"] * 300}, "who", "t", ["y"]).subjects == ["a"]
+    with pytest.raises(ValueError, match="several rows"):
+        model.fit_table({"t": [0.0, 0.0], "y": [1.0, 2.0]}, time="t", observed="y")
     with pytest.raises(ValueError, match="no column 'x'"):
-        again.fit_table(rows, time="t", observed="x")
+        model.fit_table(rows, time="t", observed="x")
 
 
 def test_what_cannot_be_shown_is_told(known):
     with pytest.raises(ValueError, match="without jumps"):
         known.compare_transitions(*paths())
-    with pytest.raises(ValueError, match="1 state"):
+    with pytest.raises(ValueError, match="2 state"):
         known.diagnose(np.zeros((3, 4, 2)), np.arange(4.0))
     with pytest.raises(ValueError, match="later observations"):
         known.diagnose(paths()[0][:, :2], [0.0, 0.2])

@@ -117,11 +117,14 @@ def fit_sde(
     """
     check_outputs(out, [data, config], list_model_files(out))
     limits = parse_state_bounds(bounds)
+    # With something on the screen: what follows imports torch, which takes a second or two.
     note(f"reading {'standard input' if data == '-' else data}")
     from localw2.apps.cli.model_files import save_model
     from localw2.apps.tables.tables import read_table
     from localw2.storage.model_file import check_writable
 
+    functions = load_parts(*(None if part == "mlp" else part for part in (drift, diffusion)), jumps)
+    laws, errors = equations.parse_parameters(parameters), equations.parse_noise(noise)
     check_writable(out, "--out")
     table = read_table(data, decimal)
     names = split_names(states, list(table.frame))
@@ -131,19 +134,14 @@ def fit_sde(
         f"{len(table.frame)} rows: {', '.join(names)} over {time}"
         + (", one path" if identity is None else f", a path for each {identity}")
     )
-
-    # Only now, with something on the screen: these import torch, which takes a second or two.
     from localw2 import LocalW2SDE
     from localw2.estimators.dynamics.processes import read_long_table
 
-    laws = equations.parse_parameters(parameters)
-    functions = load_parts(*(None if part == "mlp" else part for part in (drift, diffusion)), None)
     long = read_long_table(table.frame, identity, time, names, table.source)
     model = LocalW2SDE(
-        **{"drift": "mlp", "diffusion": "mlp"} | drop_unset(**functions),
-        jumps=parse_jumps(jumps),
+        **drop_unset(**functions),
         parameters=laws,
-        noise=equations.parse_noise(noise),
+        noise=errors,
         correlated=correlated,
         bounds=limits,
         device=device,

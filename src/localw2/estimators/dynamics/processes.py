@@ -472,6 +472,12 @@ def read_long_table(
     """A long table, all of whose rows are one path if no column says to which path each belongs."""
     if subject is None:
         columns = {str(name): frame[name] for name in getattr(frame, "columns", frame)}
+        moments = [str(moment) for moment in columns.get(time, ())]
+        if len(set(moments)) < len(moments):
+            raise ValueError(
+                f"{source} has several rows with the same {time}, but without a column that says to which path "
+                "a row belongs all rows are one path. Name this column: subject, or --id on the command line."
+            )
         subject = "path"
         while subject in columns:
             subject += "_"
