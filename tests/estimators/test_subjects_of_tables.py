@@ -69,6 +69,19 @@ def test_the_columns_are_kept_in_files(fitted, tmp_path):
     np.testing.assert_allclose(one.samples["k"], two.samples["k"])
 
 
+def test_states_that_start_from_zero_are_known():
+    rng = np.random.default_rng(0)
+    rows = {"who": np.repeat(np.arange(12), 3), "h": np.tile([1.0, 2.0, 3.0], 12)}
+    rows["cm"] = np.repeat(rng.normal(2.0, 0.4, 12), 3) * rows["h"] + 0.2 * rng.normal(size=36)
+    model = LocalW2ODE(
+        lambda t, y, k: k + 0 * y, {"k": LogNormal(2.0)}, noise=0.2, max_epochs=2, random_state=0
+    )
+    with pytest.warns(UserWarning, match="12 subjects"):
+        model.fit_table(rows, subject="who", time="h", observed="cm", y0=0.0, t0=0.0)
+    own, given = (model.individual_parameters(rows, y0=y0, random_state=0) for y0 in (None, [0.0]))
+    np.testing.assert_array_equal(own.samples["k"], given.samples["k"])
+
+
 def test_individuals_are_between_their_data_and_the_population(fitted):
     model, frame, k = fitted
     found = model.individual_parameters(frame, random_state=0)

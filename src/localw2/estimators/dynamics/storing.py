@@ -7,6 +7,7 @@ import inspect
 import re
 import warnings
 from collections.abc import Callable, Mapping
+from tokenize import TokenError
 from typing import Any
 
 import torch
@@ -161,7 +162,7 @@ def hash_source(function: Any) -> str | None:
     """A hash of what a function's source says; None if it has none."""
     try:
         return hashlib.sha256(inspect.getsource(function).encode()).hexdigest()
-    except (OSError, TypeError):
+    except (OSError, TypeError, TokenError):  # TokenError: a part of an expression, as lambdas can be
         return None
 
 

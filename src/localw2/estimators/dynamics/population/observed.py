@@ -30,6 +30,7 @@ class Observed:
     initial: Array
     t0: float
     design: dict[str, Any]
+    starts_known: bool
 
     @classmethod
     def of(
@@ -57,7 +58,7 @@ class Observed:
         p = values.shape[2]
         labels = list(range(len(times))) if table is None else table.subjects
         names = (["y"] if p == 1 else [f"y{k + 1}" for k in range(p)]) if table is None else table.quantities
-        return cls(labels, names, times, there, values, data.initial, data.t0, design)
+        return cls(labels, names, times, there, values, data.initial, data.t0, design, y0 is not None)
 
     def cohort(self, at: Array | None = None) -> Cohort:
         """The subjects at their own times, or at common times ``at`` (T,)."""

@@ -193,7 +193,7 @@ class SubjectMethods(PopulationMethods):
         design = {"doses": doses, "covariates": covariates, "inputs": inputs}
         columns = getattr(self, "table_columns_", None)
         seen = Observed.of(Y, t, y0, self.t0_, self.n_states_, design, columns)
-        self._check_start(y0 is not None or bool(seen.initial.any()), seen.design["doses"])
+        self._check_start(seen.starts_known, seen.design["doses"])
         if seen.values.shape[2] != self.n_observed_:
             raise ValueError(
                 f"there are {seen.values.shape[2]} observed quantities, but {self.n_observed_} in the fit."
