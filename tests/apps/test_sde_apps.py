@@ -1,4 +1,4 @@
-"""Stochastic equations for people: pictures, commands and a report, all of one small fit from the command line."""
+"""Stochastic equations for people: commands, a report and pictures, of one small fit."""
 
 import json
 import shlex
@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 
 from localw2 import LocalW2SDE, load, plots, report_html
 from localw2.apps.cli import app
+from localw2.apps.cli.model_files import load_model, read_long_table
+from localw2.apps.tables.tables import read_table
 
 pytest.importorskip("matplotlib")
 
@@ -89,7 +91,8 @@ def test_the_commands_agree_with_python(folder, model, tmp_path):
     again = run(f"sde fit --config m.lw2.settings.toml --out {tmp_path / 'again'} --json").stdout
     assert json.loads(again)["parameters"] == folder["parameters"]
     text = run("info m.lw2").stdout  # needs no function
-    assert "LocalW2SDE" in text and "theta" in text
+    assert "LocalW2SDE" in text
+    assert "theta" in text
     assert not list(Path().glob("m.lw2.checkpoint*"))
 
 
@@ -100,10 +103,10 @@ def test_a_table_without_paths_is_one_path(folder, tmp_path):
     parts = "--drift eq.py:pull --diffusion eq.py:noise"
     fit = f"sde fit {tmp_path / 'one.csv'} --time t --states level {parts} --bounds=-5, --max-steps 1"
     told = run(f"{fit} --out {out}")
-    assert "one path" in told.stderr and "1 path," in told.stdout
-    command = f"report {out} {tmp_path / 'one.csv'} {parts} --out {tmp_path / 'r.html'} --json"
-    assert json.loads(run(command).stdout)["paths"] == 1
-    assert "from the first observed state" in (tmp_path / "r.html").read_text()
+    assert "one path" in told.stderr
+    assert "1 path," in told.stdout
+    loaded = load_model(str(out), ("LocalW2SDE",), described=True)
+    assert len(read_long_table(loaded, read_table(tmp_path / "one.csv")).subjects) == 1
 
 
 @pytest.mark.parametrize(
@@ -131,8 +134,13 @@ def test_the_report_has_every_part(folder, tmp_path):
     told = json.loads(run(f"report m.lw2 new.csv {PARTS} --out {tmp_path / 'r.html'} --json").stdout)
     assert told["paths"] == 40
     page = (tmp_path / "r.html").read_text()
-    for words in ("Stochastic equation of level", "judged by 40 paths", "The equation", "Jumps", "Paths",
-                  "In the long run", "Can it be trusted?", "longest step of the solver", "theta"):  # fmt: skip
+    headings = ("The equation", "Jumps", "Paths", "In the long run", "Can it be trusted?")
+    for words in (
+        "Stochastic equation of level",
+        "judged by 40 paths",
+        "longest step of the solver",
+        *headings,
+    ):
         assert words in page
     assert page.count("<svg") >= 5
     assert "trained on" not in page
@@ -156,12 +164,24 @@ def test_the_pictures_show_what_was_computed(model, folder):
     (panel,) = plots.long_run(run_long)
     at, density = panel.lines[0].get_data()
     assert np.trapezoid(density, at) == pytest.approx(1, abs=0.02)
-    axes = plots.jumps(model.compare_transitions(Y, t, random_state=0), ["level"])
+    compared = model.compare_transitions(Y, t, random_state=0)
+    axes = plots.jumps(compared, ["level"])
     assert axes.shape == (1, 2)
     assert axes[0, 0].get_yscale() == "log"
     with pytest.raises(ValueError, match="axes"):
-        plots.jumps(model.compare_transitions(Y, t), axes=axes[0])
+        plots.jumps(compared, axes=axes[0])
     plt.close("all")
+
+
+def test_jumps_are_seen_in_the_transitions(model):
+    Y, t = paths(40, 1)
+    found = model.compare_transitions(Y, t, random_state=0)
+    # Jumps of 1 +- .2 stand out of a noise of .13: each of 760 transitions has one with probability .05.
+    assert 38 - 4 * 6 < len(found.jumped) < 38 + 4 * 6
+    assert found.jumped.min() > 0.4
+    assert found.sizes.mean() == pytest.approx(model.jump_mean_[0], abs=0.03)
+    assert np.abs(found.without).max() < 1 < found.simulated.max()
+    assert model.coefficients_along(Y, t).rate == pytest.approx(model.jump_rate_)
 
 
 def test_errors_of_measurement_leave_out_the_verdict():
@@ -177,6 +197,7 @@ def test_errors_of_measurement_leave_out_the_verdict():
     with pytest.raises(ValueError, match="errors of measurement"):
         noisy.diagnose(Y, t)
     assert noisy.coefficients_along(Y, t).bins is None
-    page = report_html(noisy, Y, t, n_samples=40)
+    page = report_html(noisy, Y[:1], t, n_samples=40)
     assert "no verdict" in page
+    assert "from the first observed state" in page
     assert "Can it be trusted?" not in page

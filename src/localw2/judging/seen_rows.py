@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -125,3 +126,29 @@ def _codes(x: Any, y: Any) -> Array:
             values = np.where(np.isnan(column), np.nan, column.astype(np.float64) + 0.0)  # -0.0 + 0.0 is 0.0
             code = mix(code ^ values.view(np.uint64))
     return (code >> np.uint64(1)).astype(np.int64)
+
+
+def as_paths(Y: Any) -> Array | None:
+    """Trajectories (n, T, d); None if they are ragged, or a table that is not read."""
+    try:
+        paths = as_array(Y, "Y", missing=True)
+    except ValueError:  # a list of unequal lengths
+        return None
+    return paths[..., None] if paths.ndim == 2 else paths
+
+
+def warn_of_seen_paths(seen: SeenRows | None, paths: Array | None) -> None:
+    """Warn if more trajectories (n, T, d) were trained on than chance explains.
+
+    Estimators from older files cannot know, and nothing is known of ragged trajectories.
+    """
+    if seen is None or paths is None:
+        return
+    share, beyond_chance = judge_seen(seen, np.nan_to_num(paths[:, 0]), paths)
+    if beyond_chance:
+        warnings.warn(
+            f"{share * len(paths):.0f} of these {len(paths)} rows are equal to training rows, on which "
+            "any overfit looks calibrated. Judge the fit by rows that it has not seen.",
+            SeenRowsWarning,
+            stacklevel=3,
+        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ from localw2.estimators.dynamics.long_tables import read_table
 from localw2.estimators.dynamics.started_paths import read_paths, simulate_paths
 from localw2.estimators.settings import draw_seed
 from localw2.judging.diagnosis.diagnose import Diagnosis, diagnose
-from localw2.judging.seen_rows import SeenRows, SeenRowsWarning, judge_seen
+from localw2.judging.seen_rows import SeenRows, as_paths, warn_of_seen_paths
 
 if TYPE_CHECKING:
     from localw2.estimators.dynamics.population.observed import Observed
@@ -67,7 +66,7 @@ class JudgedPaths:
                 x, y, samples = self._judge_apart(Y, t, start, n_times, n_samples, rng)
             else:
                 x, y, samples = self._judge_together(*common, start, n_times, n_samples, rng)
-        warn_of_seen(getattr(self, "seen_rows_", None), getattr(Y, "Y", Y))
+        warn_of_seen_paths(getattr(self, "seen_rows_", None), as_paths(getattr(Y, "Y", Y)))
         return diagnose(x, y, samples, random_state=int(rng.integers(2**31)), **settings)
 
     def _judge_together(
@@ -140,24 +139,6 @@ class JudgedPaths:
         return x, names, y.reshape(n, -1), samples.reshape(n_samples, n, -1)
 
 
-def warn_of_seen(seen: SeenRows | None, Y: Any) -> None:
-    """Warn if more trajectories were trained on than chance explains.
-
-    Estimators from older files cannot know, and nothing is known of ragged trajectories.
-    """
-    paths = _as_paths(Y)
-    if seen is None or paths is None:
-        return
-    share, beyond_chance = judge_seen(seen, np.nan_to_num(paths[:, 0]), paths)
-    if beyond_chance:
-        warnings.warn(
-            f"{share * len(paths):.0f} of these {len(paths)} rows are equal to training rows, on which "
-            "any overfit looks calibrated. Judge the fit by rows that it has not seen.",
-            SeenRowsWarning,
-            stacklevel=3,
-        )
-
-
 def _as_common(Y: Any, t: Any) -> tuple[Array, Array] | None:
     """Complete trajectories (n, T, d) with their common times (T,); None if they are something else."""
     if isinstance(Y, list | tuple) and len({np.shape(path) for path in Y}) > 1:
@@ -177,21 +158,12 @@ def _as_common(Y: Any, t: Any) -> tuple[Array, Array] | None:
     return paths, times
 
 
-def _as_paths(Y: Any) -> Array | None:
-    """Trajectories (n, T, d); None if they are ragged, or a table that is not read."""
-    try:
-        paths = as_array(Y, "Y", missing=True)
-    except ValueError:  # a list of unequal lengths
-        return None
-    return paths[..., None] if paths.ndim == 2 else paths
-
-
 def sketch_paths(Y: Any, kept: Array | None = None) -> SeenRows | None:
     """The sketch of trajectories, of all or of those ``kept``, with the same times.
 
     It is None for ragged ones, which no test could repeat.
     """
-    paths = _as_paths(Y)
+    paths = as_paths(Y)
     if paths is None:
         return None
     paths = paths if kept is None else paths[kept]

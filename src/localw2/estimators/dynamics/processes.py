@@ -12,12 +12,12 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from localw2._validation import Array, check_count
-from localw2.estimators.dynamics.judged_paths import warn_of_seen
 from localw2.estimators.dynamics.long_tables import LongTable
 from localw2.estimators.dynamics.trajectories import Trajectories
 from localw2.estimators.dynamics.transitions import LONGEST_LAG, TransitionRows
 from localw2.estimators.settings import draw_seed
 from localw2.judging.diagnosis.diagnose import Diagnosis, diagnose
+from localw2.judging.seen_rows import as_paths, warn_of_seen_paths
 from localw2.models.sde import StochasticEquation, follow
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ class Processes:
         n_samples = check_count(n_samples, "n_samples", 2, why="one draw shows no spread")
         rng = np.random.default_rng(draw_seed(random_state))
         pieces = self.cut_pieces(Y, t, n_times, rng)
-        warn_of_seen(getattr(self, "seen_rows_", None), _as_paths(Y, t)[0])
+        warn_of_seen_paths(getattr(self, "seen_rows_", None), as_paths(_as_paths(Y, t)[0]))
         draws = self.simulate_pieces(pieces, n_samples, rng)
         return pieces.diagnose(draws, int(rng.integers(2**31)), n_times, **settings)
 
@@ -475,8 +475,9 @@ def read_long_table(
         moments = [str(moment) for moment in columns.get(time, ())]
         if len(set(moments)) < len(moments):
             raise ValueError(
-                f"{source} has several rows with the same {time}, but without a column that says to which path "
-                "a row belongs all rows are one path. Name this column: subject, or --id on the command line."
+                f"{source} has several rows with the same {time}, but without a column that says to which "
+                "path a row belongs all rows are one path. Name this column: subject, or --id on the command "
+                "line."
             )
         subject = "path"
         while subject in columns:
