@@ -23,8 +23,9 @@ from localw2.apps.cli import app
 from localw2.apps.cli.model_files import save_model
 from localw2.apps.report import joint, report_html, write_report
 from localw2.apps.report import rows as report_of_rows
-from localw2.apps.report.trajectories import JUDGED, _paths, _simulate
+from localw2.apps.report.trajectories import JUDGED
 from localw2.datasets import ZOO
+from localw2.estimators.dynamics.started_paths import read_paths, simulate_paths
 from localw2.estimators.scores import score_rows
 from localw2.metrics import crps
 
@@ -525,8 +526,8 @@ def test_simulations_stand_at_the_times_of_their_trajectory(dynamics):
     Y, t = decays(40, 3)
     Y[::2, 3] = np.nan
     Y[5, :2] = np.nan  # begins later than the others
-    paths = list(_paths(Y, t, 1))
-    draws = _simulate(dynamics, paths, 400, np.random.default_rng(0))
+    paths = list(read_paths(Y, t, 1))
+    draws = simulate_paths(dynamics, paths, 400, np.random.default_rng(0))
     k = dynamics.parameters_.samples["k"]
     for path, found in zip(paths, draws, strict=True):
         assert found.shape == (400, len(path.time), 1)

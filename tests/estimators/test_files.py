@@ -10,9 +10,11 @@ from localw2 import (
     BallLaw,
     LocalW2ODE,
     LocalW2Regressor,
+    LogNormal,
     Nearest,
     Network,
     Norm,
+    Normal,
     RandomCoefficientRegressor,
     SolverError,
     Weighted,
@@ -200,3 +202,29 @@ def test_a_tiny_step_of_an_ode_costs_nothing(tmp_path):
     loaded = LocalW2ODE.from_stored(stored)
     with pytest.raises(SolverError, match="step_size"):
         loaded.sample(y[:, 0], np.arange(4.0), 3)
+
+
+def test_parameters_keep_their_order(tmp_path):
+    """Keys of a file are sorted, and the tensors of laws are not."""
+    rng = np.random.default_rng(0)
+    t, Y = np.linspace(0, 2, 5), np.exp(-rng.normal(1.0, 0.2, (30, 1)) * np.linspace(0, 2, 5))
+
+    def grow(t, y, rate, inflow):
+        return inflow - rate * y
+
+    laws = {"rate": LogNormal(1.0, 0.3), "inflow": Normal(0.1, 0.05)}
+    with pytest.warns(UserWarning, match="converged"):
+        model = LocalW2ODE(grow, laws, max_epochs=2, random_state=0).fit(Y, t)
+    model.save(tmp_path / "m")
+    again = load(tmp_path / "m", field=grow)
+    assert again.parameters_.names == ["rate", "inflow"]
+    for name, values in model.parameters_.samples.items():
+        np.testing.assert_allclose(again.parameters_.samples[name], values)
+    stored = model.to_stored()
+    del stored.settings["names"]  # as an older version wrote it
+    with pytest.warns(UserWarning, match="order"):
+        old = LocalW2ODE.from_stored(stored, field=grow)
+    assert old.parameters_.mean == model.parameters_.mean
+    stored.settings["names"] = ["rate", "rate"]
+    with pytest.raises(ValueError, match="names"):
+        LocalW2ODE.from_stored(stored, field=grow)

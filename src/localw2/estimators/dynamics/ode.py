@@ -423,7 +423,7 @@ class LocalW2ODE(TableMethods, JudgedPaths, SubjectMethods, stored_values.Storab
             functions = {}
             for name, given in zip(storing.FUNCTIONS, (field, observe), strict=True):
                 functions[name] = storing.match_function(name, plain["functions"][name], given)
-            laws = storing.restore_laws(plain["laws"])
+            laws = storing.restore_laws(plain["laws"], plain.get("names"), functions["field"])
             estimator = cls()
             stored_values.set_stored_parameters(estimator, {**parameters, **functions, "parameters": laws})
             estimator._check_settings()

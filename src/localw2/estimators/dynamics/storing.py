@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from localw2.estimators.stored_values import network_settings, sized_array
-from localw2.models.fields import UNITS, FunctionField, NetworkField, RandomField
+from localw2.models.fields import UNITS, FunctionField, NetworkField, RandomField, parameter_names
 from localw2.models.laws import LAWS, Law, ParameterLaw, PushForward, as_laws
 from localw2.models.measurement import MeasurementNoise
 from localw2.models.ode import RandomODE
@@ -23,18 +23,39 @@ FUNCTIONS = ("field", "observe")  # of the user's own, which a file names but do
 
 def store_ode(ode: RandomODE) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The laws of named parameters (None of a network) and the step, plain; and all tensors."""
-    laws = None
+    laws, names = None, None
     if isinstance(ode.field, FunctionField):
         named = ode.field.law.laws
-        laws = plain_laws(named)
+        # The tensors are in the order of the names, which a file, whose keys are sorted, would not keep.
+        laws, names = plain_laws(named), list(named)
     tensors = {f"field.{name}": value for name, value in ode.field.state_dict().items()}
     given = ode.field.given if isinstance(ode.field, FunctionField) else []
-    return {"laws": laws, "given": given, "step": ode.step_size}, tensors | {"state_size": ode.state_size}
+    plain = {"laws": laws, "names": names, "given": given, "step": ode.step_size}
+    return plain, tensors | {"state_size": ode.state_size}
 
 
-def restore_laws(plain: Any) -> dict[str, Law] | None:
-    """The laws of named parameters as they were before the fit; None for a network."""
-    return None if plain is None else {name: _law(*parts) for name, parts in plain.items()}
+def restore_laws(plain: Any, names: Any = None, field: Any = None) -> dict[str, Law] | None:
+    """The laws of named parameters as they were before the fit, in their order; None for a network."""
+    if plain is None:
+        return None
+    if names is None:
+        names = _guess_order(plain, field)
+    if not isinstance(names, list) or sorted(map(str, names)) != sorted(plain):
+        raise ValueError(f"the laws are of {', '.join(plain)}, and the names of the parameters are others.")
+    return {name: _law(*plain[name]) for name in names}
+
+
+def _guess_order(plain: Mapping[str, Any], field: Any) -> list[str]:
+    """The order of the parameters in a file that does not say it: that of the field's arguments, if any."""
+    named = [name for name in parameter_names(field) if name in plain] if callable(field) else []
+    if len(named) < len(plain) or named == sorted(plain):
+        return list(plain)
+    warnings.warn(
+        "this file was written by an older version, which did not keep the order of the parameters; it is "
+        f"taken to be {', '.join(named)}. If they were named in another order, fit again.",
+        stacklevel=5,
+    )
+    return named
 
 
 def restore_ode(
