@@ -7,7 +7,7 @@ INSTALLED := .venv/.installed
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types test-slow code-map docs dist bench-loss bench-fit bench-accuracy bench-gpu bench-neighbors bench-scale bench-ode bench-accuracy-ode bench-selection bench-calibration bench-accuracy-tables bench-shapes bench-large-tables bench-explorer paper paper-quick paper-check clean
+.PHONY: help demo test lint types test-slow code-map docs dist bench-loss bench-fit bench-accuracy bench-gpu bench-neighbors bench-scale bench-ode bench-accuracy-ode bench-accuracy-sde bench-selection bench-calibration bench-accuracy-tables bench-shapes bench-large-tables bench-explorer paper paper-quick paper-check clean
 
 help:
 	@echo "make demo            set up .venv, then fit the nonlinear example and draw it"
@@ -24,6 +24,7 @@ help:
 	@echo "make bench-scale     a thousand to a million rows: seconds, memory and how they grow"
 	@echo "make bench-ode       an epoch of the paper's ODE problem against the loop, as a ratio"
 	@echo "make bench-accuracy-ode errors of ODE fits beside the truth (half an hour)"
+	@echo "make bench-accuracy-sde errors of stochastic equations beside the truth (15 minutes)"
 	@echo "make bench-selection DATA=dir   delta=auto against the best delta of a grid"
 	@echo "make bench-calibration DATA=dir coverage of calibrated intervals on standard splits"
 	@echo "make bench-accuracy-tables [DATA=dir]  ours and every peer on real tables (hours; goes on where it was)"
@@ -105,6 +106,9 @@ bench-ode: $(INSTALLED)
 
 bench-accuracy-ode: $(INSTALLED)
 	$(BIN)/python benchmarks/accuracy_ode.py
+
+bench-accuracy-sde: $(INSTALLED)
+	$(BIN)/python benchmarks/accuracy_sde.py
 
 # A folder of tables, NAME/data.txt with the target last: make bench-selection DATA=folder
 DATA ?=

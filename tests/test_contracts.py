@@ -19,6 +19,7 @@ from localw2 import (
 )
 from localw2.balls.norms import Norm
 from localw2.losses.discrepancies import Discrepancy
+from localw2.losses.transitions import TransitionW2
 
 NORMS = [
     Euclidean(),
@@ -104,7 +105,7 @@ def data(request):
     return Neighborhoods.within(x, 0.2, min_size=2), torch.tensor(y), torch.tensor(yhat)
 
 
-@pytest.mark.parametrize(("discrepancy", "power"), DISCREPANCIES, ids=names)
+@pytest.mark.parametrize(("discrepancy", "power"), [*DISCREPANCIES, (TransitionW2(4), 2)], ids=names)
 class TestDiscrepancy:
     def test_is_a_finite_scalar_that_knows_its_gradient(self, discrepancy, power, data):
         hoods, y, yhat = data

@@ -131,6 +131,7 @@ def test_normal_jumps_are_found():
     assert "Jumps" in model.summary()
 
 
+@pytest.mark.slow
 def test_jumps_by_networks_and_by_functions():
     Y, t = jumping(40)
     model = LocalW2SDE(jumps="mlp", **TINY).fit(Y, t)
@@ -254,6 +255,7 @@ def test_too_few_transitions_are_said():
         LocalW2SDE().fit(*paths(2, 10))
 
 
+@pytest.mark.slow
 def test_a_fit_is_repeated_by_its_seed():
     Y, t = paths(30)
     drifts = [LocalW2SDE(**TINY).fit(Y, t).drift([[0.2]]) for _ in range(2)]

@@ -42,6 +42,7 @@ class TransitionW2(Discrepancy):
     everything else. The last ``n_anchors`` columns are compared with y by ``anchor`` times the mean square:
     they say how far coefficients are from what a regression found, so that noise does not bend networks.
 
+    >>> from localw2 import Neighborhoods, Objective
     >>> y, hoods = torch.zeros(2, 1), Neighborhoods.whole(2)
     >>> Objective(y, hoods, TransitionW2())(torch.tensor([[[0.0], [1.0]], [[1.0], [0.0]]]))
     tensor(0.5000)

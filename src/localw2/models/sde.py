@@ -20,6 +20,9 @@ from localw2.models.coefficients import Coefficient, Jumps, count_jumps
 if TYPE_CHECKING:
     from localw2.models.laws import ParameterLaw
 
+# Steps of the solver from one time to the next beyond which something is wrong with the times.
+MOST_STEPS = 1_000_000
+
 
 @final
 class StochasticEquation(nn.Module):
@@ -242,7 +245,13 @@ def follow(
     y, found = y0, [equation.inside(y0)]
     for j in range(1, times.shape[1]):
         t, lag = times[:, j - 1].to(y0), (times[:, j] - times[:, j - 1])[:, None].to(y0)
-        n_steps = max(1, math.ceil(float(lag.max()) / step - 1e-9))
+        wanted = float(lag.max()) / step
+        if not wanted < MOST_STEPS:
+            raise ValueError(
+                f"from one time to the next the solver would take {wanted:.3g} steps of {step:.3g}; give "
+                "times in the unit of the fit, or a longer step."
+            )
+        n_steps = max(1, math.ceil(wanted - 1e-9))
         h = lag / n_steps
         for k in range(n_steps):
             now, early = t + k * h[:, 0], None

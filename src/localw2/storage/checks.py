@@ -32,6 +32,7 @@ MOST_WORK = {
     "degree": 100,
     "epochs": 1_000_000,
     "max_epochs": 1_000_000,
+    "max_steps": 1_000_000,
     "width": 5_000,
     "depth": 100,
     "n_noise": 1_000,
