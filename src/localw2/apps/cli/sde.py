@@ -123,7 +123,8 @@ def fit_sde(
     from localw2.apps.tables.tables import read_table
     from localw2.storage.model_file import check_writable
 
-    functions = load_parts(*(None if part == "mlp" else part for part in (drift, diffusion)), jumps)
+    own = [None if part == "mlp" else part for part in (drift, diffusion)]
+    functions = load_parts(own[0], own[1], jumps)
     laws, errors = equations.parse_parameters(parameters), equations.parse_noise(noise)
     check_writable(out, "--out")
     table = read_table(data, decimal)
@@ -156,7 +157,7 @@ def fit_sde(
         ),
     )
     count = len(long.subjects)
-    roles = {"states": names, "id": [] if identity is None else [identity], "time": [time]}
+    roles: dict[str, Any] = {"states": names, "id": [] if identity is None else [identity], "time": [time]}
     with keep_until_saved(out):
         fitted = fit_with_checkpoint(model, partial(model.fit, long.Y, long.t), out, restart, as_json)
         save_or_rescue(partial(save_model, model, **roles), out, "model")

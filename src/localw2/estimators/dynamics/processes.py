@@ -284,14 +284,14 @@ class Processes:
         smooth = StochasticEquation(
             equation.drift, equation.diffusion, None, equation.law, equation.bounds
         ).eval()
-        drawn = [self._simulate_rows(some, COMPARED_DRAWS, e, rng) for e in (equation, smooth)]
+        simulated = self._simulate_rows(some, COMPARED_DRAWS, equation, rng)
+        without = self._simulate_rows(some, COMPARED_DRAWS, smooth, rng)
         rest = some.increment - self.drift(some.state) * some.lag[:, None]
         spread = _row_spread(self.diffusion(some.state)) * np.sqrt(some.lag)[:, None]
         likely = (np.abs(rest) > JUMPED * spread).any(1)
         sizes = self._draw_sizes(some.state, rng)
-        return ComparedTransitions(
-            some.increment, *drawn, sizes, rest[likely], lag=float(np.median(rows.lag))
-        )
+        usual = float(np.median(rows.lag))
+        return ComparedTransitions(some.increment, simulated, without, sizes, rest[likely], usual)
 
     # Simulation
 

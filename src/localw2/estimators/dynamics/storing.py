@@ -35,7 +35,7 @@ def store_ode(ode: RandomODE) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return plain, tensors | {"state_size": ode.state_size}
 
 
-def restore_laws(plain: Any, names: Any, field: Any) -> dict[str, Law] | None:
+def restore_laws(plain: Any, names: Any = None, field: Any = None) -> dict[str, Law] | None:
     """The laws of named parameters as they were before the fit, in their order; None for a network."""
     if plain is None:
         return None
