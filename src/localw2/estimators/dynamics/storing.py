@@ -42,7 +42,8 @@ def restore_laws(plain: Any, names: Any = None, field: Any = None) -> dict[str, 
     if names is None:
         names = _guess_order(plain, field)
     if not isinstance(names, list) or sorted(map(str, names)) != sorted(plain):
-        raise ValueError(f"the laws are of {', '.join(plain)}, and the names of the parameters are others.")
+        count = len(names) if isinstance(names, list) else "no list of"
+        raise ValueError(f"there are {len(plain)} laws and {count} names of parameters, which do not agree.")
     return {name: _law(*plain[name]) for name in names}
 
 
