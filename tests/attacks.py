@@ -345,6 +345,16 @@ def decay(t, y, k):
     return -k * y
 
 
+def drift(t, y, k):
+    """The drift of a stochastic equation."""
+    return -k * y
+
+
+def diffusion(t, y, s):
+    """Its diffusion."""
+    return s
+
+
 def make_models():
     """Small models of every kind, each with rows to fit it again, by name."""
     from sklearn.ensemble import HistGradientBoostingRegressor, RandomForestRegressor
@@ -356,11 +366,13 @@ def make_models():
         BallLaw,
         LocalW2ODE,
         LocalW2Regressor,
+        LocalW2SDE,
         Nearest,
         Network,
         PushForward,
         RandomCoefficientRegressor,
     )
+    from localw2.estimators.dynamics.long_tables import Columns
     from localw2.estimators.regression.polynomial_ridge import PolynomialRidge
 
     rng, n = np.random.default_rng(0), 40
@@ -371,6 +383,7 @@ def make_models():
     two = np.column_stack([y, x[:, 1] - y])
     paths, times = rng.normal(size=(6, 4, 1)).cumsum(1), np.arange(4.0)
     decays, laws = np.exp(-0.3 * times + 0.1 * paths[..., 0])[..., None], {"k": PushForward(0.3, 0.1)}
+    walks = 0.1 * rng.normal(size=(6, 20)).cumsum(1)
     steps = pd.DataFrame({"a": rng.normal(size=90), "c": rng.choice(list("pqr"), 90)})
     stairs = 5.0 * (steps["a"] > 0) + (steps["c"] == "q") + 0.1 * rng.normal(size=90)
     balls, tiny = BallLaw(5, 3), Network(width=4, epochs=2)
@@ -392,8 +405,12 @@ def make_models():
         "w2": (RandomCoefficientRegressor("w2", n_bootstrap=0, **seed), x, y),
         "ode": (LocalW2ODE(width=4, max_epochs=2, **seed), paths, times),
         "population": (LocalW2ODE(decay, laws, noise="combined", max_epochs=2, **seed), decays, times),
+        "process": (LocalW2SDE(jumps="normal", width=4, max_steps=2, **seed), walks, np.arange(20.0)),
+        "known process": (LocalW2SDE(drift, diffusion, max_steps=2, **seed), walks, np.arange(20.0)),
     }
-    return {name: (model.fit(*rows), *rows) for name, (model, *rows) in fits.items()}
+    models = {name: (model.fit(*rows), *rows) for name, (model, *rows) in fits.items()}
+    models["population"][0].table_columns_ = Columns.of("who", "h", "conc", covariates="kg", y0=[1.0])
+    return models
 
 
 def attack_files(watch, numbers, seed):
@@ -423,7 +440,8 @@ def attack_files(watch, numbers, seed):
 
 def functions_of(name):
     """The user's own functions that a file asks for."""
-    return {"field": decay} if name == "population" else {}
+    found = {"population": {"field": decay}, "known process": {"drift": drift, "diffusion": diffusion}}
+    return found.get(name, {})
 
 
 def use(watch, path, rows, **functions):
@@ -452,6 +470,12 @@ def use(watch, path, rows, **functions):
         watch.allow(lambda: model.sample(rows[0][:, 0], rows[1], 3, random_state=0))
         if functions:
             watch.allow(lambda: model.summary() and model.individual_parameters(*rows, random_state=0))
+    elif kind == "LocalW2SDE":
+        for ask in (
+            lambda: model.sample(rows[0][:, :1], rows[1], 3, random_state=0),
+            lambda: (model.drift(rows[0][:, :1]), model.diffusion(rows[0][:, :1]), model.summary()),
+        ):
+            watch.allow(ask)
     else:
         for ask in (
             lambda: model.predict(rows[0], return_std=True),
