@@ -839,7 +839,7 @@ def test_ode_commands_agree_with_python(paths, tmp_path):
     assert table.frame["t"][:5].tolist() == [0, 1, 2, 3, 0]
     settings = tomllib.loads(Path(f"{out}.settings.toml").read_text())
     assert settings["ode"]["fit"]["id"] == "who"
-    assert settings["ode"]["fit"]["learning-rate"] == 0.005
+    assert settings["ode"]["fit"]["learning-rate"] == 0.01
     again = found(f"ode fit --config {out}.settings.toml --out {tmp_path / 'again'}")
     assert again["loss"] == result["loss"]
     assert "LocalW2ODE" in run(f"info {out}").stdout

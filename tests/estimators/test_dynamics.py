@@ -369,6 +369,7 @@ class TestFitting:
         near, far = (model.sample([1.0], [0.0, end], 200, random_state=0)[:, 0, 1, 0] for end in (1.0, 4.0))
         np.testing.assert_allclose(far, near**4, rtol=1e-3)
 
+    @pytest.mark.slow
     def test_log_spaced_times_of_fast_decays(self):
         rng = np.random.default_rng(0)
         k, t = rng.normal(50, 8, 60), np.sort(10 ** rng.uniform(-3, 1, (60, 12)), 1)
