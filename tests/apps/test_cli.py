@@ -847,7 +847,7 @@ def test_ode_commands_agree_with_python(paths, tmp_path):
     assert report["trajectories"] == 20
     page = (tmp_path / "r.html").read_text()
     assert "Trajectories of a, b" in page
-    assert "<td>learning-rate</td><td>0.005</td>" in page
+    assert "<td>learning-rate</td><td>0.01</td>" in page
     LocalW2ODE(max_epochs=2, width=8).fit(Y, t).save(tmp_path / "python")
     assert "--id with 1 name(s)" in failing(f"report {tmp_path / 'python'} paths.csv")
     named = (
