@@ -14,9 +14,9 @@ from localw2.models.network import RandomMLP
 if TYPE_CHECKING:
     from localw2.estimators.dynamics.trajectories import Rows
 
-# What trajectories have in common is fitted in a few hundred steps, how the field differs between them, if they
-# start near each other, only in thousands: with 400 the slope of a trajectory in its initial state was wrong
-# by more than its size where initial states differ by a tenth, and went into the spread.
+# What trajectories have in common is fitted in a few hundred steps, how the field differs between them, if
+# they start near each other, only in thousands: with 400 the slope of a trajectory in its initial state was
+# wrong by more than its size where initial states differ by a tenth, and went into the spread.
 STEPS, RATE, BATCH_ROWS = 3000, 0.01, 512
 
 
