@@ -209,3 +209,15 @@ def test_a_course_shared_by_rows_of_one_time(frame):
     twice.iloc[-1, twice.columns.get_loc("light")] = 3.0
     with pytest.raises(ValueError, match="one value at a time"):
         LongTable.of(twice, **ROLES, inputs="light")
+
+
+def test_dates_are_refused_and_large_labels_stay_apart():
+    times = pd.to_datetime(["2024-01-01", "2024-01-02"])
+    for column in (times, times - times[0]):
+        with pytest.raises(ValueError, match="dates or durations"):
+            LongTable.of({"who": [1, 1], "h": column, "y": [1.0, 2.0]}, subject="who", time="h", observed="y")
+    who = [2**53, 2**53 + 1]
+    table = LongTable.of(
+        {"who": who, "h": [0.0, 1.0], "y": [1.0, 2.0]}, subject="who", time="h", observed="y"
+    )
+    assert table.subjects == who

@@ -250,6 +250,51 @@ def test_what_cannot_be_is_said(settings, word):
         LocalW2SDE(**settings, device="cpu").fit(Y, t)
 
 
+def test_what_changes_with_time_is_refused():
+    Y, t = paths(20)
+    wave = LocalW2SDE(lambda t, y, k: k * torch.cos(2 * t) - y, constant, **TINY)
+    with pytest.raises(ValueError, match="drift is another one at another time"):
+        wave.fit(Y, t)
+
+
+def test_steps_that_single_precision_loses_are_refused():
+    Y, t = paths(20)
+    with pytest.raises(ValueError, match="single precision"):
+        LocalW2SDE(**TINY).fit(Y + 1e6, t)
+
+
+def test_a_step_that_is_too_short_is_refused():
+    with pytest.raises(ValueError, match="200 steps"):
+        LocalW2SDE(pull, constant, step=0.001, **TINY).fit(*paths(20))
+
+
+def test_transitions_that_are_left_out_are_counted():
+    rng = np.random.default_rng(0)
+    t = np.cumsum(rng.choice([1.0, 24.0], 100, p=[0.7, 0.3]))
+    with pytest.warns(UserWarning, match="transitions go over more than 3 times"):
+        TransitionRows.of(np.zeros(100, int), t, rng.normal(size=(100, 1)))
+
+
+def test_both_functions_of_a_pair_are_asked_for(tmp_path):
+    def rate(t, y, r):
+        return r + 0 * y[:1].sum()
+
+    def other(t, y, r):
+        return 2 * r + 0 * y[:1].sum()
+
+    jumps = (rate, shift)
+    guesses = {"theta": 1.0, "sigma": 0.5, "r": 0.1, "m": 1.0}
+    model = LocalW2SDE(pull, constant, jumps, parameters=guesses, **TINY).fit(*paths(20))
+    model.save(tmp_path / "m")
+    functions = {"drift": pull, "diffusion": constant}
+    again = load(tmp_path / "m", jumps=jumps, **functions)
+    np.testing.assert_allclose(again.jump_rate([[0.0]]), model.jump_rate([[0.0]]))
+    with pytest.raises(ValueError, match="pass both"):
+        load(tmp_path / "m", jumps=shift, **functions)
+    with pytest.warns(UserWarning, match="differs"):
+        load(tmp_path / "m", jumps=(other, shift), **functions)
+
+
 def test_too_few_transitions_are_said():
     with pytest.raises(ValueError, match="transitions"):
         LocalW2SDE().fit(*paths(2, 10))

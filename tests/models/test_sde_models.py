@@ -107,6 +107,25 @@ def test_functions_written_for_one_path_are_mapped():
     torch.testing.assert_close(mixing(torch.zeros(7), y, {"k": k}), expected)
 
 
+def test_functions_that_would_mix_paths_only_where_states_are_large_are_mapped():
+    def grown(t, y, k):
+        return -k * y * (1 + torch.relu(y.sum() - 10))
+
+    y = 0.1 + torch.rand(200, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    found = FunctionCoefficient(grown, (2,), "drift")(
+        torch.zeros(200).double(), y, {"k": torch.ones(200).double()}
+    )
+    torch.testing.assert_close(found, -y)
+
+
+def test_many_jumps_have_the_moments_of_poisson_numbers():
+    for dtype in (torch.float32, torch.float64):
+        count = count_jumps(torch.full((20_000,), 120.0, dtype=dtype), torch.Generator().manual_seed(0))
+        # SDs of mean and variance: .08 and 1.2.
+        assert float(count.mean()) == pytest.approx(120, abs=0.4)
+        assert float(count.var()) == pytest.approx(120, abs=6)
+
+
 def test_a_function_of_another_shape_is_refused():
     with pytest.raises(ValueError, match="shape"):
         FunctionCoefficient(lambda t, y: torch.zeros(3), (2,), "drift")(torch.zeros(4), torch.zeros(4, 2), {})

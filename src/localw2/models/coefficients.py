@@ -13,11 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from localw2.models.base import normal, source
+from localw2.models.fields import SIZES
 
 # Where softplus is 1, so that an untrained network gives its unit.
 _ONE = math.log(math.e - 1)
 # The buffers that hold the units of a network's states and values.
 UNITS = ("location", "spread", "factor")
+
+# Jumps in a step whose number is counted one by one.
+MANY = 50.0
 
 
 class Coefficient(nn.Module, ABC):
@@ -171,14 +175,18 @@ class FunctionCoefficient(Coefficient):
         t, y = t[rows] * shake, y[rows] * shake[:, None] + 0.01 * shake[:, None]
         values = {name: value[rows] * shake for name, value in values.items()}
         extra = tuple(e[rows] * shake[:, None] for e in extra)
-        mapped: Tensor = torch.vmap(self._one)(t, y, values, *extra)
-        try:
-            columns = self._one(t, y.T, values, *(e.T for e in extra)).T
-        except Exception:  # written for one path only, and a user's function can raise anything
-            return False
         tolerance = 1e-5 if y.dtype == torch.float32 else 1e-12
-        same = columns.shape == mapped.shape
-        return same and torch.allclose(columns, mapped, rtol=tolerance, atol=0.0, equal_nan=True)
+        for size in SIZES:
+            mapped: Tensor = torch.vmap(self._one)(t, size * y, values, *extra)
+            try:
+                columns = self._one(t, size * y.T, values, *(e.T for e in extra)).T
+            except Exception:  # written for one path only, and a user's function can raise anything
+                return False
+            if columns.shape != mapped.shape or not torch.allclose(
+                columns, mapped, rtol=tolerance, atol=0.0, equal_nan=True
+            ):
+                return False
+        return True
 
     def _one(self, t: Tensor, y: Tensor, values: dict[str, Tensor], *extra: Tensor) -> Tensor:
         found = self.function(t, y, *extra, **values)
@@ -237,7 +245,7 @@ def count_jumps(expected: Tensor, generator: Any) -> Tensor:
     """
     z = normal(tuple(expected.shape), expected, generator)
     u = torch.special.ndtr(z)
-    most = float(expected.max()) if expected.numel() else 0.0
+    most = min(float(expected.max()) if expected.numel() else 0.0, MANY)
     term = torch.exp(-expected)
     reached, count = term.clone(), torch.zeros_like(expected)
     for k in range(1, math.ceil(most + 6 * math.sqrt(most) + 6)):
@@ -245,7 +253,8 @@ def count_jumps(expected: Tensor, generator: Any) -> Tensor:
         count = count + more
         term = term * expected / k
         reached = reached + term
-    return count
+    # The exponential of a large number is 0; and so many jumps have a normal number.
+    return torch.where(expected > MANY, (expected + expected.sqrt() * z).round().clamp_min(0), count)
 
 
 def argument_names(function: Callable[..., Any], name: str, n_extra: int = 0) -> list[str]:

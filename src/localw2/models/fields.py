@@ -16,6 +16,10 @@ from localw2.models.laws import Law, ParameterLaw
 from localw2.models.network import ACTIVATIONS, RandomMLP
 from localw2.models.noise_network import NoiseMLP
 
+# Multiples of states at which a function of columns is compared with one that is mapped over paths: one that
+# mixes them only where states are large must not pass.
+SIZES = (1.0, 30.0, -30.0, 1000.0)
+
 # An argument with one of these names receives all parameters as one dict.
 _ALL_AT_ONCE = ("omega", "parameters")
 
@@ -272,12 +276,15 @@ class FunctionField(RandomField):
         shake = 1 + 0.01 * torch.arange(n, device=y.device, dtype=y.dtype)
         t, y, values = t[rows] * shake, y[rows] * shake[:, None] + 0.01 * shake[:, None], values
         values = {name: value[rows] * shake for name, value in values.items()}
-        mapped: Tensor = torch.vmap(self._one)(t, y, values)
-        try:
-            columns = self._one(t, y.T, values).T
-        except Exception:  # written for one trajectory only, and a user's function can raise anything
-            return False
-        return torch.allclose(columns, mapped, rtol=1e-12, atol=0.0, equal_nan=True)
+        for size in SIZES:
+            mapped: Tensor = torch.vmap(self._one)(t, size * y, values)
+            try:
+                columns = self._one(t, size * y.T, values).T
+            except Exception:  # written for one trajectory only, and a user's function can raise anything
+                return False
+            if not torch.allclose(columns, mapped, rtol=1e-12, atol=0.0, equal_nan=True):
+                return False
+        return True
 
     def _one(self, t: Tensor, y: Tensor, parameters: dict[str, Tensor]) -> Tensor:
         """The slopes of one trajectory."""

@@ -249,6 +249,11 @@ class _Reader:
     def numbers(self, name: str) -> Array:
         """A column as numbers, NaN where a cell is empty."""
         column = self._column(name)
+        if np.asarray(column).dtype.kind in "mM":
+            raise ValueError(
+                f"column {name!r} of {self.source} holds dates or durations, whose unit is unknown; give "
+                "numbers, such as the hours or days since a start."
+            )
         if hasattr(column, "to_numpy"):
             try:  # pandas' own types have a sign of their own for what is missing
                 column = column.to_numpy(dtype=np.float64, na_value=np.nan)
@@ -300,6 +305,9 @@ class _Reader:
 
     def _count_subjects(self) -> tuple[list[Any], Array]:
         numeric = all(isinstance(v, int | float | np.number) for v in self.labels)
+        if all(isinstance(v, int | np.integer) for v in self.labels):  # of any size
+            found, number = np.unique(np.array([int(v) for v in self.labels], object), return_inverse=True)
+            return found.tolist(), number
         if numeric:
             found, number = np.unique(self.labels.astype(float), return_inverse=True)
             whole = bool((found % 1 == 0).all())

@@ -145,6 +145,12 @@ class Processes:
         """
         if not isinstance(frame, LongTable):
             frame = read_long_table(frame, subject, time, observed)
+        given = {**frame.design, "y0": frame.y0}
+        if named := [name for name, value in given.items() if value is not None]:
+            raise ValueError(
+                f"the table has {named[0]}, which would be ignored: a stochastic equation starts from the "
+                "observed states and knows no doses, covariates or inputs."
+            )
         self.fit(frame.Y, frame.t)
         return self
 

@@ -313,9 +313,7 @@ class LocalW2SDE(Processes, stored_values.Storable, BaseEstimator):  # type: ign
         plain = {
             "parameters": stored_values.store_parameters(parameters),
             "bounds": None if bounds is None else _plain_bounds(self.equation_),
-            "functions": {
-                name: storing.describe_function(_single(value)) for name, value in functions.items()
-            },
+            "functions": {name: _describe(value) for name, value in functions.items()},
             "laws": None if laws is None else storing.plain_laws(laws),
             "names": None if laws is None else list(laws),  # a file sorts the laws
             "n_states": self.n_states_,
@@ -348,8 +346,7 @@ class LocalW2SDE(Processes, stored_values.Storable, BaseEstimator):  # type: ign
                         )
                     parts[name] = described
                 else:
-                    matched = storing.match_function(name, described, _single(given))
-                    parts[name] = given if callable(matched) else matched
+                    parts[name] = _match(name, described, given)
             laws = storing.restore_laws(plain["laws"], plain["names"], None)
             d = stored_values.whole_number(plain["n_states"], 1, stored_values.MOST_COLUMNS)
             estimator = cls()
@@ -424,6 +421,8 @@ class LocalW2SDE(Processes, stored_values.Storable, BaseEstimator):  # type: ign
         hoods = rows.balls(self.ball_rows, rng)
         look = FirstLook.of(rows, hoods, checked.jumps is not None)
         equation = checked.build(rows.state.shape[1], look.units(rows), torch.Generator().manual_seed(seed))
+        _check_no_time(equation, rows)
+        _check_precision(checked, rows)
         equation = equation.to(device)
         x = torch.tensor(rows.inputs, dtype=checked.dtype, device=device)
         model = Transitions(equation, self._n_steps(rows))
@@ -477,7 +476,14 @@ class LocalW2SDE(Processes, stored_values.Storable, BaseEstimator):  # type: ign
     def _n_steps(self, rows: TransitionRows) -> int:
         if isinstance(self.step, str):
             return 1
-        return min(MOST_STEPS, max(1, math.ceil(float(rows.lag.max()) / float(self.step) - 1e-9)))
+        steps = max(1, math.ceil(float(rows.lag.max()) / float(self.step) - 1e-9))
+        if steps > MOST_STEPS:
+            raise ValueError(
+                f"step={self.step:g} makes {steps} steps of the longest lag, {rows.lag.max():g}; at most "
+                f"{MOST_STEPS} are made. Give a longer step, or step='auto', which finds one that is short "
+                "enough."
+            )
+        return steps
 
     def _refine(self, model: Transitions, x: Tensor, seed: int) -> None:
         """Double the number of steps until the law of transitions stops moving."""
@@ -670,9 +676,60 @@ def check_size(state: dict[str, Tensor], checked: EquationSettings, d: int) -> N
         raise ValueError(f"the file states networks of {stated} weights and holds {held} numbers.")
 
 
-def _single(functions: Any) -> Any:
-    """The function that stands for a pair: that of the sizes of jumps."""
-    return functions[1] if isinstance(functions, list | tuple) else functions
+def _describe(functions: Any) -> Any:
+    """A function by name and source, or both of a pair (rate, size)."""
+    if isinstance(functions, list | tuple):
+        return [storing.describe_function(function) for function in functions]
+    return storing.describe_function(functions)
+
+
+def _match(name: str, described: Any, given: Any) -> Any:
+    """The functions to be used: those given, if they are as many as a file names."""
+    pair = isinstance(given, list | tuple)
+    if not isinstance(described, list):
+        if pair:
+            raise ValueError(f"{name} was no pair of functions when this model was saved; pass one.")
+        return storing.match_function(name, described, given)
+    if not pair or len(given) != len(described):
+        raise ValueError(
+            f"{name} was a pair of functions when this model was saved; pass both: load(path, {name}=(rate, "
+            "size))."
+        )
+    return tuple(storing.match_function(name, *both) for both in zip(described, given, strict=True))
+
+
+@torch.no_grad()
+def _check_no_time(equation: StochasticEquation, rows: TransitionRows) -> None:
+    """Raise if a function depends on t: transitions of all times are compared with each other."""
+    chosen = np.linspace(0, len(rows) - 1, min(len(rows), 50)).astype(int)
+    states = equation.inside(torch.tensor(rows.state[chosen]).to(next(equation.parameters())))
+    values = equation.values(len(states), None)
+    parts = {"drift": equation.drift, "diffusion": equation.diffusion}
+    if equation.jumps is not None:
+        parts["the rate of jumps"] = equation.jumps.rate
+    first, last = float(rows.time.min()), float(rows.time.max())
+    for name, part in parts.items():
+        found = [
+            part(torch.full((len(states),), t).to(states), states, values)
+            for t in np.linspace(first, last, 5).tolist()
+        ]
+        if any(not torch.allclose(found[0], other, rtol=1e-4, equal_nan=True) for other in found[1:]):
+            raise ValueError(
+                f"{name} is another one at another time t between {first:g} and {last:g}, but transitions of "
+                "all times are compared with each other, so that what changes with time would be taken for "
+                "noise. Make it a state that is observed, such as a phase, or fit shorter spans of time."
+            )
+
+
+def _check_precision(checked: EquationSettings, rows: TransitionRows) -> None:
+    """Raise if steps between observations are lost to rounding in single precision, which networks have."""
+    size, step = np.abs(rows.state).max(0), rows.increment.std(0)
+    if checked.dtype == torch.float32 and (6e-8 * size > 0.01 * step).any():
+        worst = int((size / np.maximum(step, 1e-300)).argmax())
+        raise ValueError(
+            f"state {worst + 1} has values up to {size[worst]:.4g}, but moves by {step[worst]:.2g} between "
+            "observations, which single precision cannot tell. Subtract a constant from Y, such as its mean."
+        )
 
 
 def _plain_bounds(equation: StochasticEquation) -> Any:

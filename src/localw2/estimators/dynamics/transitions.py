@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import warnings
+from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
@@ -14,6 +15,8 @@ from localw2.balls.ragged import Balls, index_type
 
 # Transitions over a gap of more than so many usual lags say little, and cost as many more steps.
 LONGEST_LAG = 3.0
+# If more than this part of the transitions is left out for it, the fit says so.
+LEFT_OUT = 0.2
 # Each transition is in about so many balls.
 OVERLAP = 3
 # Degrees of polynomials that a regression of increments chooses from, for one state and for several.
@@ -41,7 +44,15 @@ class TransitionRows:
         lag, increment = np.diff(time)[same], np.diff(values, axis=0)[same]
         rows = cls(number[:-1][same], time[:-1][same], lag, values[:-1][same], increment)
         usual = float(np.median(lag)) if len(lag) else 0.0
-        return rows.take(np.flatnonzero(lag <= LONGEST_LAG * usual * (1 + 1e-9)))
+        near = np.flatnonzero(lag <= LONGEST_LAG * usual * (1 + 1e-9))
+        if len(near) < (1 - LEFT_OUT) * len(lag):
+            warnings.warn(
+                f"{len(lag) - len(near)} of {len(lag)} transitions go over more than {LONGEST_LAG:g} times "
+                f"the median lag, {usual:.4g}, and are left out. If their lags are what matters, fit them on "
+                "their own.",
+                stacklevel=4,
+            )
+        return rows.take(near)
 
     def take(self, rows: Array) -> TransitionRows:
         """Some of the rows."""
@@ -161,18 +172,6 @@ class PolynomialFit:
         x = _clip((state - self.location) / self.spread)
         values: Array = _design(x, self.degree) @ self.coefficients
         return values
-
-    def plus(self, other: PolynomialFit) -> PolynomialFit:
-        """The sum of two fits on the same states."""
-        if other.degree > self.degree:
-            return other.plus(self)
-        d, m = len(self.location), self.coefficients.shape[1]
-        sums = self.coefficients.copy()
-        small = {p: i for i, p in enumerate(_powers(d, other.degree))}
-        for i, powers in enumerate(_powers(d, self.degree)):
-            if powers in small:
-                sums[i] += other.coefficients[small[powers]].reshape(m)
-        return replace(self, coefficients=sums)
 
 
 def _clip(x: Array) -> Array:

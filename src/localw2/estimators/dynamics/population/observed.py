@@ -42,6 +42,7 @@ class Observed:
         n_states: int,
         design: dict[str, Any],
         columns: Columns | None,
+        all_seen: bool,
     ) -> Observed:
         """Read arrays in the forms of ``fit``, or a table if t is None."""
         table = read_table(Y, t, columns)
@@ -51,7 +52,7 @@ class Observed:
             Y, t, design = table.Y, table.t, table.design
             y0 = table.y0 if y0 is None else y0
         start = np.zeros(n_states) if y0 is None else y0
-        data = Trajectories.of(Y, t, start, t0, False, None, True, 1)
+        data = Trajectories.of(Y, t, start, t0, all_seen, None, True, 1)
         if data.initial.shape[1] != n_states:
             raise ValueError(f"y0 has {data.initial.shape[1]} state(s); the equation has {n_states}.")
         times, there, values = data.padded()

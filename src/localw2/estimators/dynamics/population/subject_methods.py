@@ -192,7 +192,7 @@ class SubjectMethods(PopulationMethods):
             )
         design = {"doses": doses, "covariates": covariates, "inputs": inputs}
         columns = getattr(self, "table_columns_", None)
-        seen = Observed.of(Y, t, y0, self.t0_, self.n_states_, design, columns)
+        seen = Observed.of(Y, t, y0, self.t0_, self.n_states_, design, columns, self.observe is None)
         self._check_start(seen.starts_known, seen.design["doses"])
         if seen.values.shape[2] != self.n_observed_:
             raise ValueError(
