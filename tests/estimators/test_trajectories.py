@@ -4,6 +4,7 @@ import math
 from itertools import pairwise
 
 import numpy as np
+import pandas as pd
 import ot
 import pytest
 import torch
@@ -204,8 +205,9 @@ class TestForms:
     def test_dates_are_refused(self):
         Y, _ = paths(d=1)
         dates = np.datetime64("2020-01-01") + np.arange(5)
-        with pytest.raises(ValueError, match="datetime64"):
-            Trajectories.of(Y, dates)
+        for given in (dates, pd.Series(dates)):
+            with pytest.raises(ValueError, match="datetime64"):
+                Trajectories.of(Y, given)
 
     def test_two_trajectories_with_times_of_their_own(self):
         Y, t = paths(n=3)

@@ -395,16 +395,13 @@ def _numbers(values: Any, name: str) -> Array:
     """An array of float64 in which NaN means missing."""
     if isinstance(values, str) or np.ndim(values) == 0:
         raise ValueError(f"{name} is {type(values).__name__}, not an array of numbers.")
-    if np.asarray(values).dtype.kind in "mM":
-        raise ValueError(
-            f"{name} holds dates or durations, whose unit is unknown; give numbers, such as hours "
-            "since a start."
-        )
     if hasattr(values, "to_numpy"):
+        plain = values.to_numpy()
         try:  # pandas' own types have a sign of their own for what is missing
-            values = values.to_numpy(dtype=np.float64, na_value=np.nan)
+            dates = plain.dtype.kind in "mM"  # which would become numbers of an unknown unit
+            values = plain if dates else values.to_numpy(dtype=np.float64, na_value=np.nan)
         except (TypeError, ValueError):
-            values = values.to_numpy()
+            values = plain
     return as_array(values, name, missing=True).astype(np.float64)
 
 
