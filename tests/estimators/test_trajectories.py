@@ -4,8 +4,8 @@ import math
 from itertools import pairwise
 
 import numpy as np
-import pandas as pd
 import ot
+import pandas as pd
 import pytest
 import torch
 
