@@ -1,3 +1,4 @@
+import itertools
 import warnings
 
 import joblib
@@ -458,17 +459,30 @@ def test_intervals_of_sds_have_equal_tails():
     rng, error = np.random.default_rng(0), np.full(1, 0.1)
     for bias in (0.0, -0.15):
         replicates = 1 + bias + 0.1 * rng.normal(size=(100_000, 1))
-        found = _std_interval(np.ones(1), error, replicates, np.full((100_000, 1), 0.1), 0.9)
+        found = _std_interval(np.ones(1), error, replicates, np.full((100_000, 1), 0.1), 0.9, False)
         expected = 1 - bias + 0.1 * stats.norm.ppf([[0.05], [0.95]])
         np.testing.assert_allclose(found**2, expected, atol=0.004)
+
+
+def test_a_wider_interval_joins_one_that_takes_the_estimate_as_it_is():
+    """Both ends of equal tails, or of the interval symmetric in the logarithm, whichever is further out."""
+    rng, error = np.random.default_rng(0), np.full(1, 0.1)
+    replicates = np.exp(-0.15 + 0.1 * rng.normal(size=(100_000, 1)))
+    given = np.ones(1), error, replicates, 0.1 * replicates, 0.9
+    tails, found = _std_interval(*given, False) ** 2, _std_interval(*given, True) ** 2
+    # |log| of a replicate in units of its error, |N(-1.5, 1)|, is below c with probability .9.
+    c = optimize.brentq(lambda c: stats.norm.cdf(c + 1.5) - stats.norm.cdf(-c + 1.5) - 0.9, 0, 9)
+    assert found[0, 0] == pytest.approx(np.exp(-0.1 * c), abs=0.004)
+    assert found[1, 0] == tails[1, 0] > np.exp(0.1 * c)
 
 
 def test_the_interval_of_an_sd_near_zero_holds_the_estimate():
     """No refit is below a variance of 0: tails would be on one side, and the interval 0 alone."""
     rng = np.random.default_rng(0)
-    for variance in (0.0, 0.1):
+    for variance, wider in itertools.product((0.0, 0.1), (False, True)):
         replicates = np.maximum(variance + 0.1 * rng.normal(size=(999, 1)), 0)
-        found = _std_interval(np.full(1, variance), np.full(1, 0.1), replicates, np.full((999, 1), 0.1), 0.9)
+        errors = np.full((999, 1), 0.1)
+        found = _std_interval(np.full(1, variance), np.full(1, 0.1), replicates, errors, 0.9, wider)
         assert found[0, 0] == 0
         assert found[1, 0] ** 2 > variance + 0.1
 

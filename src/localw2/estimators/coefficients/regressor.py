@@ -395,7 +395,8 @@ class RandomCoefficientRegressor(Judged, stored_values.Storable, RegressorMixin,
             "covariance_se": np.std([refit.covariance for refit in refits], axis=0, ddof=1),
         }
         found["mean_interval"] = studentised_interval(law.mean, own[0], means, mean_errors, self.confidence)
-        found["std_interval"] = _std_interval(law.std**2, own[1], stds**2, variance_errors, self.confidence)
+        variances = law.std**2, own[1], stds**2, variance_errors
+        found["std_interval"] = _std_interval(*variances, self.confidence, self.method == "w2")
         return found
 
     def _check_settings(self) -> None:
@@ -439,7 +440,7 @@ def studentised_interval(
 
 
 def _std_interval(
-    variance: Array, error: Array, replicates: Array, errors: Array, confidence: float
+    variance: Array, error: Array, replicates: Array, errors: Array, confidence: float, wider: bool
 ) -> Array:
     r"""The interval of SDs (2, p) from variances: the error of an SD is not defined at 0.
 
@@ -447,15 +448,25 @@ def _std_interval(
     :math:`(\theta^* - \hat\theta) / \sigma^*`. Variances of skewed or heavy-tailed coefficients are mostly
     estimated too small, and those of refits are too; symmetric intervals then miss on one side (w2, t5: .83
     instead of .9). Near 0, where no replicate can be much smaller than the fit, the symmetric one is joined.
+    ``wider`` joins the one that is symmetric on the scale of logarithms: it takes the estimate as it is,
+    where equal tails correct its bias by that of the refits. For w2 that bias is large if coefficients are
+    skewed, and the correction uncertain (exponential coefficients: .85 with equal tails, .90 with both).
     """
     moved = replicates - variance
     ratios = np.divide(moved, errors, out=np.zeros_like(moved), where=errors > 0)
     tail = (1 - confidence) / 2
     ends = variance - error * np.quantile(ratios, [1 - tail, tail], axis=0, method="weibull")
-    lower, upper = studentised_interval(variance, error, replicates, errors, confidence)
     near = variance < CLEAR * error
-    joined = np.where(near, [np.minimum(ends[0], lower), np.maximum(ends[1], upper)], ends)
-    return np.sqrt(np.maximum(joined, 0))
+    others = studentised_interval(variance, error, replicates, errors, confidence)
+    if wider:
+        inside = np.maximum(replicates, np.finfo(float).tiny)
+        start, relative = np.where(near, 1.0, variance), np.where(near, 0.0, error)
+        ratio = studentised_interval(
+            np.log(start), relative / start, np.log(inside), errors / inside, confidence
+        )
+        others = np.where(near, others, np.exp(ratio))
+    joined = [np.minimum(ends[0], others[0]), np.maximum(ends[1], others[1])]
+    return np.sqrt(np.maximum(np.where(near | wider, joined, ends), 0))
 
 
 def _check_units(x: Array, y: Array) -> None:
