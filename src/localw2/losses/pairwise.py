@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor
@@ -36,7 +36,7 @@ def _sum_distances(a: Tensor, b: Tensor, inside: Tensor) -> tuple[Tensor, Tensor
     for low in range(0, width, step):
         cut = slice(low, low + step)
         here, mask = a[:, cut], inside[:, cut]
-        value = _squared_distances(here, b).sqrt()
+        value = sum_squares(here, b).sqrt()
         slope = torch.where(value > 0, 0.5 / value, 0)  # in the squared distance
         total += ((value @ inside[:, :, None])[..., 0] * mask).sum(1)
         in_a[:, cut] = 2 * mask[:, :, None] * (here * (slope @ inside[:, :, None]) - slope @ b_inside)
@@ -45,7 +45,7 @@ def _sum_distances(a: Tensor, b: Tensor, inside: Tensor) -> tuple[Tensor, Tensor
     return total, in_a, in_b
 
 
-def _squared_distances(a: Tensor, b: Tensor) -> Tensor:
+def sum_squares(a: Tensor, b: Tensor) -> Tensor:
     """Distances (n, i, j) between all a (n, i, d) and b (n, j, d), output by output to lose no digits."""
     squares = (a[:, :, None, 0] - b[:, None, :, 0]).square_()
     for k in range(1, a.shape[2]):
@@ -56,6 +56,8 @@ def _squared_distances(a: Tensor, b: Tensor) -> Tensor:
 
 class PairwiseLoss(Problem):
     """The weighted sum over balls of a loss on pairs."""
+
+    widths: ClassVar[float] = 1.1  # the widest of the balls that are padded together, over the narrowest
 
     @abstractmethod
     def _ball_losses(
@@ -96,13 +98,13 @@ class PairwiseLoss(Problem):
     def _buckets(self, device: torch.device) -> list[Bucket]:
         def build() -> list[Bucket]:
             found = []
-            for bucket in self.hoods.buckets(1.1):
+            for bucket in self.hoods.buckets(self.widths):
                 step = max(1, SCRATCH_ELEMENTS // bucket.rows.shape[1] ** 2)
                 for balls, rows in zip(bucket.balls.split(step), bucket.rows.split(step), strict=True):
                     found.append(Bucket(balls.to(device), rows.to(device).long()))
             return found
 
-        return self.hoods.compute_once(("pairwise", device), build)
+        return self.hoods.compute_once(("pairwise", self.widths, device), build)
 
 
 @final
@@ -163,7 +165,7 @@ class WeightedMMD(PairwiseLoss):
         step = max(1, SCRATCH_ELEMENTS // (n * width))
         for low in range(0, width, step):
             cut = slice(low, low + step)
-            squares = _squared_distances(b[:, cut], a)
+            squares = sum_squares(b[:, cut], a)
             term = torch.exp(-squares)
             value, slope = term.clone(), term.clone()
             for power in powers[:-1]:
