@@ -1,7 +1,7 @@
 """Losses on all pairs inside a ball: kernels of the squared distance, in bounded memory.
 
 Balls of similar size are padded into rectangles, and these are cut along rows, so that no scratch array
-exceeds ``SCRATCH_ELEMENTS`` (or one row of one ball). No Python loop runs over balls.
+exceeds ``SCRATCH_ELEMENTS`` (or one row of one ball; on a GPU more). No Python loop runs over balls.
 """
 
 from __future__ import annotations
@@ -19,8 +19,15 @@ from localw2.losses.problem import Problem
 # Well within a core's second-level cache: a larger scratch array is slower, a smaller one has more overhead.
 SCRATCH_ELEMENTS = 1 << 17
 
+# A GPU is kept busy only by many balls at once; half a gigabyte in double precision.
+DEVICE_ELEMENTS = 1 << 26
+
 # In units of the bandwidth: its square is finite in single precision, and its kernel is 0.
 FAR = 1e15
+
+
+def _count_scratch(device: torch.device) -> int:
+    return SCRATCH_ELEMENTS if device.type == "cpu" else DEVICE_ELEMENTS
 
 
 def _sum_distances(a: Tensor, b: Tensor, inside: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -31,7 +38,7 @@ def _sum_distances(a: Tensor, b: Tensor, inside: Tensor) -> tuple[Tensor, Tensor
     n, width, _ = a.shape
     total = a.new_zeros(n)
     in_a, in_b = torch.zeros_like(a), torch.zeros_like(b)
-    step = max(1, SCRATCH_ELEMENTS // (n * width))
+    step = max(1, _count_scratch(a.device) // (n * width))
     b_inside = b * inside[:, :, None]
     for low in range(0, width, step):
         cut = slice(low, low + step)
@@ -97,9 +104,9 @@ class PairwiseLoss(Problem):
 
     def _buckets(self, device: torch.device) -> list[Bucket]:
         def build() -> list[Bucket]:
-            found = []
+            found, scratch = [], _count_scratch(device)
             for bucket in self.hoods.buckets(self.widths):
-                step = max(1, SCRATCH_ELEMENTS // bucket.rows.shape[1] ** 2)
+                step = max(1, scratch // bucket.rows.shape[1] ** 2)
                 for balls, rows in zip(bucket.balls.split(step), bucket.rows.split(step), strict=True):
                     found.append(Bucket(balls.to(device), rows.to(device).long()))
             return found
@@ -162,7 +169,7 @@ class WeightedMMD(PairwiseLoss):
         outside = (1 - inside)[..., None] * FAR
         a, b = a * unit * inside[..., None] + outside, b * unit * inside[..., None] - outside
         total, in_b = a.new_zeros(n), torch.zeros_like(b)
-        step = max(1, SCRATCH_ELEMENTS // (n * width))
+        step = max(1, _count_scratch(a.device) // (n * width))
         for low in range(0, width, step):
             cut = slice(low, low + step)
             squares = sum_squares(b[:, cut], a)

@@ -90,7 +90,7 @@ class LocalW2ODE(TableMethods, JudgedPaths, SubjectMethods, stored_values.Storab
     norm : "auto" or Norm
         Distance between initial states; "auto" is Euclidean, for ``delta="auto"`` on states of unit range.
     discrepancy : str or Discrepancy
-        "w2", "sliced", "energy", "mmd", "mse", "meanvar", see ``losses``. "w2" is exact, except that its
+        "w2", "sliced", "sinkhorn", "energy", "mmd", "mse", "meanvar", see ``losses``. "w2" is exact, except that its
         debiased form for several values is sliced in balls of fewer than 20 rows (where the truth is not its
         minimiser) or more than 150 (for speed).
     debiased : bool
