@@ -36,9 +36,9 @@ def test_every_ball_agrees_with_pot(n, d, epsilon, weighted):
     y, yhat = rng.normal(size=(2, 2 * n - 5, d)) * [[[1.0]], [[1.3]]]
     weights = rng.uniform(0.5, 2, len(x)) if weighted else np.ones(len(x))
     hoods = Neighborhoods.within(x, 0.5)
-    found = Objective(
-        torch.tensor(y), hoods, Sinkhorn(epsilon), sample_weight=weights if weighted else None
-    )(torch.tensor(yhat))
+    found = Objective(torch.tensor(y), hoods, Sinkhorn(epsilon), sample_weight=weights if weighted else None)(
+        torch.tensor(yhat)
+    )
     expected, total = 0.0, 0.0
     for ball in (x == 0, x == 1):
         mass = weights[ball] / weights[ball].sum()
