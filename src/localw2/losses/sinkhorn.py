@@ -4,12 +4,12 @@ With cost :math:`|u - v|^2` and masses a and b, the smoothed cost of transport i
 
 .. math:: T_\varepsilon = \min_P\; \langle P, C\rangle + \varepsilon\,\mathrm{KL}(P\,|\,a b^\top)
 
-over plans P with these margins. The best plan is :math:`P_{ij} = a_i u_i K_{ij} v_j b_j`; Sinkhorn's iterations
-find u and v by turns. Two things make them safe and short:
+over plans P with these margins. The best plan is :math:`P_{ij} = a_i u_i K_{ij} v_j b_j`; Sinkhorn's
+iterations find u and v by turns. Two things make them safe and short:
 
-- the kernel is :math:`K_{ij} = \exp((f_i + g_j - C_{ij})/\varepsilon)`, where f and g come from a problem with a
-  larger :math:`\varepsilon`, and at first are such that the largest entry of every row and column is 1: no row
-  vanishes;
+- the kernel is :math:`K_{ij} = \exp((f_i + g_j - C_{ij})/\varepsilon)`, where f and g come from a problem with
+  a larger :math:`\varepsilon`, and at first are such that the largest entry of every row and column is 1: no
+  row vanishes;
 - Sinkhorn's iterations come near quickly, and then may take thousands: balls that are not done after some are
   finished by Newton's method on the dual problem, in a handful of steps.
 
@@ -124,8 +124,8 @@ class WeightedSinkhorn(PairwiseLoss):
     def _finish(self, plan: Tensor, mass: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Newton's method from plans that are nearly right: better ones, and what is added to f and g.
 
-        The dual, the sum of mass * (f + g) less that of the plan, is concave; f is eliminated by making the rows
-        right before each step, and a step is halved until the dual rises.
+        The dual, the sum of mass * (f + g) less that of the plan, is concave; f is eliminated by making the
+        rows right before each step, and a step is halved until the dual rises.
         """
         f, g = torch.zeros_like(mass), torch.zeros_like(mass)
         padding = torch.diag_embed((mass == 0).to(mass))
@@ -152,15 +152,15 @@ class WeightedSinkhorn(PairwiseLoss):
                 step = torch.where(better, step, step / 2)
             plan, f, g = trial, f + step * in_f, g + step * in_g
         warnings.warn(
-            f"The plans of {len(plan)} balls have margins that are off by more than tolerance={self.tolerance:g} "
-            f"after {MOST_STEPS} steps, so values and gradients are rough: epsilon={self.epsilon:g} is too small "
-            "for the digits of these numbers. Give a larger one, or SquaredW2().",
+            f"The plans of {len(plan)} balls have margins that are off by more than {self.tolerance:g} after "
+            f"{MOST_STEPS} steps, so values and gradients are rough: epsilon={self.epsilon:g} is too small for "
+            "the digits of these numbers. Give a larger one, a larger tolerance, or SquaredW2().",
             stacklevel=2,
         )
         return plan, f, g
 
     def _transport_within(self, a: Tensor, mass: Tensor, epsilon: Tensor) -> tuple[Tensor, Tensor]:
-        """The same from each sample to itself, where u = v: the geometric mean of two turns converges fast."""
+        """The same from a sample to itself, where u = v: the geometric mean of two turns converges fast."""
         samples, a, mass, epsilon = len(a), a.flatten(0, 1), mass.repeat(len(a), 1), epsilon.repeat(len(a))
         kernel = torch.exp(-_distances(a, a, mass, epsilon))
         u = torch.ones_like(mass)
@@ -192,7 +192,7 @@ def _finite(values: Tensor, instead: float = 0.0) -> Tensor:
 
 
 def _multiply(vector: Tensor, kernel: Tensor) -> Tensor:
-    """The vectors (n, w) times the matrices (n, w, w) from the left, which is four times as fast as from right."""
+    """Vectors (n, w) times matrices (n, w, w): from the left, four times as fast as from the right."""
     return torch.bmm(vector[:, None], kernel)[:, 0]
 
 
