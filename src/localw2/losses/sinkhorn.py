@@ -7,8 +7,8 @@ With cost :math:`|u - v|^2` and masses a and b, the smoothed cost of transport i
 over plans P with these margins. The best plan is :math:`P_{ij} = a_i u_i K_{ij} v_j b_j`; Sinkhorn's
 iterations find u and v by turns. Two things make them safe and short:
 
-- the kernel is :math:`K_{ij} = \exp((f_i + g_j - C_{ij})/\varepsilon)`, where f and g come from a problem with
-  a larger :math:`\varepsilon`, and at first are such that the largest entry of every row and column is 1: no
+- the kernel is :math:`K_{ij} = \exp((f_i + g_j - C_{ij})/\varepsilon)`, where f and g come from a problem
+  with a larger :math:`\varepsilon`, and at first are such that the largest entry of every row and column is 1: no
   row vanishes;
 - Sinkhorn's iterations come near quickly, and then may take thousands: balls that are not done after some are
   finished by Newton's method on the dual problem, in a handful of steps.
@@ -153,8 +153,8 @@ class WeightedSinkhorn(PairwiseLoss):
             plan, f, g = trial, f + step * in_f, g + step * in_g
         warnings.warn(
             f"The plans of {len(plan)} balls have margins that are off by more than {self.tolerance:g} after "
-            f"{MOST_STEPS} steps, so values and gradients are rough: epsilon={self.epsilon:g} is too small for "
-            "the digits of these numbers. Give a larger one, a larger tolerance, or SquaredW2().",
+            f"{MOST_STEPS} steps, so values and gradients are rough: epsilon={self.epsilon:g} is too small "
+            "for the digits of these numbers. Give a larger one, a larger tolerance, or SquaredW2().",
             stacklevel=2,
         )
         return plan, f, g
