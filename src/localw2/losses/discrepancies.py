@@ -198,9 +198,9 @@ class Sinkhorn(Discrepancy):
     .. math:: T_\varepsilon(y, \hat y) - \tfrac12 T_\varepsilon(y, y) - \tfrac12 T_\varepsilon(\hat y, \hat y)
 
     :math:`T_\varepsilon` is the least cost :math:`|y_i - \hat y_j|^2` of a plan plus :math:`\varepsilon`
-    times its entropy relative to independence. The divergence is 0 only for equal samples; it tends to the squared
-    W2 for small ``epsilon``, and to the squared distance of the means for a large one. ``epsilon`` is in
-    units of the mean squared distance between the observed rows of a ball.
+    times its entropy relative to independence. The divergence is 0 only for equal samples; it tends to the
+    squared W2 for small ``epsilon``, and to the squared distance of the means for a large one. ``epsilon`` is
+    in units of the mean squared distance between the observed rows of a ball.
 
     With ``debiased``, half the divergence between the model's own draws is subtracted, as in ``SquaredW2``.
     The iterations stop when the margins of all plans are right within ``tolerance``; the value's error is of

@@ -8,8 +8,8 @@ over plans P with these margins. The best plan is :math:`P_{ij} = a_i u_i K_{ij}
 iterations find u and v by turns. Two things make them safe and short:
 
 - the kernel is :math:`K_{ij} = \exp((f_i + g_j - C_{ij})/\varepsilon)`, where f and g come from a problem
-  with a larger :math:`\varepsilon`, and at first are such that the largest entry of every row and column is 1: no
-  row vanishes;
+  with a larger :math:`\varepsilon`, and at first are such that the largest entry of every row and column is
+  1: no row vanishes;
 - Sinkhorn's iterations come near quickly, and then may take thousands: balls that are not done after some are
   finished by Newton's method on the dual problem, in a handful of steps.
 
