@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from localw2.judging.independence import DependentDrawsWarning
     from localw2.judging.seen_rows import SeenRows, SeenRowsWarning
     from localw2.judging.swap_test.conditional import ConditionalTest, conditional_test
-    from localw2.losses.discrepancies import MMD, MSE, EnergyScore, MeanVar, SlicedW2, SquaredW2
+    from localw2.losses.discrepancies import MMD, MSE, EnergyScore, MeanVar, Sinkhorn, SlicedW2, SquaredW2
     from localw2.losses.objective import Objective, local_w2, w2_squared
     from localw2.models.base import RandomMap
     from localw2.models.fields import FunctionField, NetworkField, RandomField
@@ -102,6 +102,7 @@ __all__ = [
     "SeenRows",
     "SeenRowsWarning",
     "Shared",
+    "Sinkhorn",
     "SlicedW2",
     "SolverError",
     "SquaredW2",
@@ -150,7 +151,7 @@ _HOMES = {
     "judging.seen_rows": "SeenRows SeenRowsWarning",
     "judging.swap_test.conditional": "ConditionalTest conditional_test",
     "judging.independence": "DependentDrawsWarning",
-    "losses.discrepancies": "MMD MSE EnergyScore MeanVar SlicedW2 SquaredW2",
+    "losses.discrepancies": "MMD MSE EnergyScore MeanVar Sinkhorn SlicedW2 SquaredW2",
     "losses.objective": "Objective local_w2 w2_squared",
     "models.base": "RandomMap",
     "models.fields": "FunctionField NetworkField RandomField",

@@ -28,6 +28,7 @@ from localw2 import (
     Neighborhoods,
     Network,
     Objective,
+    Sinkhorn,
     SlicedW2,
     SquaredW2,
     Weighted,
@@ -303,6 +304,7 @@ class TestPaper:
             ("energy", 2, True, EnergyScore()),
             ("mse", 1, True, MSE()),
             ("meanvar", 1, True, MeanVar()),
+            ("sinkhorn", 3, True, Sinkhorn(debiased=True)),
             (MMD(3), 1, True, MMD(3)),
         ],
     )

@@ -20,6 +20,7 @@ from localw2 import (
     Neighborhoods,
     Network,
     Objective,
+    Sinkhorn,
     SlicedW2,
     SquaredW2,
     train,
@@ -35,7 +36,7 @@ from localw2.training.many import train_many
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 
-LOSSES = [SquaredW2(), SquaredW2(True), SlicedW2(8, True), MMD(), MSE(), MeanVar(), EnergyScore()]
+LOSSES = [SquaredW2(), SquaredW2(True), SlicedW2(8, True), MMD(), MSE(), MeanVar(), EnergyScore(), Sinkhorn()]
 
 
 def normal(*shape, seed=0):

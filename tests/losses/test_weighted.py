@@ -17,6 +17,7 @@ from localw2 import (
     MeanVar,
     Neighborhoods,
     Objective,
+    Sinkhorn,
     SlicedW2,
     SquaredW2,
     local_w2,
@@ -39,6 +40,8 @@ DISCREPANCIES = [
     MeanVar(),
     MeanVar(summed=True),
     EnergyScore(),
+    Sinkhorn(tolerance=1e-9),
+    Sinkhorn(0.02, debiased=True, tolerance=1e-9),
 ]
 
 

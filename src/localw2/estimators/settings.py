@@ -24,6 +24,7 @@ from localw2.losses.discrepancies import (
     Discrepancy,
     EnergyScore,
     MeanVar,
+    Sinkhorn,
     SlicedW2,
     SquaredW2,
 )
@@ -31,7 +32,7 @@ from localw2.storage.model_file import check_writable
 from localw2.training.distributed import Crew
 
 _WORTH_THREADS = 1_000_000  # numbers in a table from which on threads inside a regressor pay
-DISCREPANCIES = ("w2", "sliced", "mmd", "energy", "mse", "meanvar")
+DISCREPANCIES = ("w2", "sliced", "sinkhorn", "mmd", "energy", "mse", "meanvar")
 LARGEST = 1e100  # squares, and their sums over rows, stay far from overflow
 LARGEST_SINGLE = 1e18  # the same for numbers that a network meets as they are, in single precision
 SMALLEST_WEIGHT = 1e-9  # of a row, relative to the largest: sums of all rows still have some of its digits
@@ -58,6 +59,8 @@ def choose_discrepancy(name: Any, debiased: bool, n_outputs: int) -> Discrepancy
         return SlicedW2(debiased=True) if debiased and n_outputs > 1 else SquaredW2(debiased=debiased)
     if name == "sliced":
         return SlicedW2(debiased=debiased)
+    if name == "sinkhorn":
+        return Sinkhorn(debiased=debiased)
     if name == "mmd":
         return MMD()
     if name == "energy":

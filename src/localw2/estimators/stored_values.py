@@ -35,7 +35,8 @@ _OBJECTS: dict[str, type[Any]] = {
     c.__name__: c
     for c in (
         Nearest, norms.Euclidean, norms.Weighted, norms.Mahalanobis,
-        losses.SquaredW2, losses.SlicedW2, losses.MMD, losses.MSE, losses.MeanVar, losses.EnergyScore,
+        losses.SquaredW2, losses.SlicedW2, losses.Sinkhorn, losses.MMD, losses.MSE, losses.MeanVar,
+        losses.EnergyScore,
     )
 }  # fmt: skip
 

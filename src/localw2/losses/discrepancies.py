@@ -14,6 +14,7 @@ from torch import Tensor
 from localw2._validation import check_count, check_flag, check_number
 from localw2.losses.moments import WeightedMeanVar, WeightedMSE
 from localw2.losses.pairwise import WeightedEnergy, WeightedMMD
+from localw2.losses.sinkhorn import WeightedSinkhorn
 from localw2.losses.w2 import WeightedSlicedW2, WeightedW2
 
 if TYPE_CHECKING:
@@ -187,3 +188,40 @@ class EnergyScore(Discrepancy):
     def bind(self, y: Tensor, hoods: Neighborhoods, weights: Tensor) -> Problem:
         """Compare all pairs."""
         return WeightedEnergy(y, hoods, weights)
+
+
+@final
+@dataclass(frozen=True)
+class Sinkhorn(Discrepancy):
+    r"""Sinkhorn divergence: squared W2 with transport smoothed by entropy, less what smoothing adds.
+
+    .. math:: T_\varepsilon(y, \hat y) - \tfrac12 T_\varepsilon(y, y) - \tfrac12 T_\varepsilon(\hat y, \hat y)
+
+    :math:`T_\varepsilon` is the least cost :math:`|y_i - \hat y_j|^2` of a plan plus :math:`\varepsilon`
+    times its entropy relative to independence. The divergence is 0 only for equal samples; it tends to the
+    squared W2 for small ``epsilon``, and to the squared distance of the means for a large one. ``epsilon`` is
+    in units of the mean squared distance between the observed rows of a ball.
+
+    With ``debiased``, half the divergence between the model's own draws is subtracted, as in ``SquaredW2``.
+    The iterations stop when the margins of all plans are right within ``tolerance``; the value's error is of
+    the order of its square.
+    """
+
+    takes_weights = True
+
+    epsilon: float = 0.1
+    debiased: bool = False
+    tolerance: float = 1e-6
+
+    def __post_init__(self) -> None:
+        check_flag(self.debiased, "debiased")
+        words = "a positive number: the smoothing, in units of the ball's mean squared distance"
+        check_number(self.epsilon, "epsilon", lambda e: 0 < e < math.inf, words)
+        words = "a number between 0 and 1: how far the margins of a plan may be off"
+        check_number(self.tolerance, "tolerance", lambda t: 0 < t < 1, words)
+
+    def bind(self, y: Tensor, hoods: Neighborhoods, weights: Tensor) -> Problem:
+        """Smooth the plans of all balls at once."""
+        spread = 2 * y.double().flatten(0, 1).var(0, correction=0).sum()
+        spread = torch.where(spread > 0, spread, 1.0)
+        return WeightedSinkhorn(y, hoods, weights, self.epsilon, self.debiased, self.tolerance, spread)

@@ -1,14 +1,14 @@
 """Losses on all pairs inside a ball: kernels of the squared distance, in bounded memory.
 
 Balls of similar size are padded into rectangles, and these are cut along rows, so that no scratch array
-exceeds ``SCRATCH_ELEMENTS`` (or one row of one ball). No Python loop runs over balls.
+exceeds ``SCRATCH_ELEMENTS`` (or one row of one ball; on a GPU more). No Python loop runs over balls.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor
@@ -19,8 +19,15 @@ from localw2.losses.problem import Problem
 # Well within a core's second-level cache: a larger scratch array is slower, a smaller one has more overhead.
 SCRATCH_ELEMENTS = 1 << 17
 
+# A GPU is kept busy only by many balls at once; half a gigabyte in double precision.
+DEVICE_ELEMENTS = 1 << 26
+
 # In units of the bandwidth: its square is finite in single precision, and its kernel is 0.
 FAR = 1e15
+
+
+def _count_scratch(device: torch.device) -> int:
+    return SCRATCH_ELEMENTS if device.type == "cpu" else DEVICE_ELEMENTS
 
 
 def _sum_distances(a: Tensor, b: Tensor, inside: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -31,12 +38,12 @@ def _sum_distances(a: Tensor, b: Tensor, inside: Tensor) -> tuple[Tensor, Tensor
     n, width, _ = a.shape
     total = a.new_zeros(n)
     in_a, in_b = torch.zeros_like(a), torch.zeros_like(b)
-    step = max(1, SCRATCH_ELEMENTS // (n * width))
+    step = max(1, _count_scratch(a.device) // (n * width))
     b_inside = b * inside[:, :, None]
     for low in range(0, width, step):
         cut = slice(low, low + step)
         here, mask = a[:, cut], inside[:, cut]
-        value = _squared_distances(here, b).sqrt()
+        value = sum_squares(here, b).sqrt()
         slope = torch.where(value > 0, 0.5 / value, 0)  # in the squared distance
         total += ((value @ inside[:, :, None])[..., 0] * mask).sum(1)
         in_a[:, cut] = 2 * mask[:, :, None] * (here * (slope @ inside[:, :, None]) - slope @ b_inside)
@@ -45,7 +52,7 @@ def _sum_distances(a: Tensor, b: Tensor, inside: Tensor) -> tuple[Tensor, Tensor
     return total, in_a, in_b
 
 
-def _squared_distances(a: Tensor, b: Tensor) -> Tensor:
+def sum_squares(a: Tensor, b: Tensor) -> Tensor:
     """Distances (n, i, j) between all a (n, i, d) and b (n, j, d), output by output to lose no digits."""
     squares = (a[:, :, None, 0] - b[:, None, :, 0]).square_()
     for k in range(1, a.shape[2]):
@@ -56,6 +63,8 @@ def _squared_distances(a: Tensor, b: Tensor) -> Tensor:
 
 class PairwiseLoss(Problem):
     """The weighted sum over balls of a loss on pairs."""
+
+    widths: ClassVar[float] = 1.1  # the widest of the balls that are padded together, over the narrowest
 
     @abstractmethod
     def _ball_losses(
@@ -95,14 +104,14 @@ class PairwiseLoss(Problem):
 
     def _buckets(self, device: torch.device) -> list[Bucket]:
         def build() -> list[Bucket]:
-            found = []
-            for bucket in self.hoods.buckets(1.1):
-                step = max(1, SCRATCH_ELEMENTS // bucket.rows.shape[1] ** 2)
+            found, scratch = [], _count_scratch(device)
+            for bucket in self.hoods.buckets(self.widths):
+                step = max(1, scratch // bucket.rows.shape[1] ** 2)
                 for balls, rows in zip(bucket.balls.split(step), bucket.rows.split(step), strict=True):
                     found.append(Bucket(balls.to(device), rows.to(device).long()))
             return found
 
-        return self.hoods.compute_once(("pairwise", device), build)
+        return self.hoods.compute_once(("pairwise", self.widths, device), build)
 
 
 @final
@@ -160,10 +169,10 @@ class WeightedMMD(PairwiseLoss):
         outside = (1 - inside)[..., None] * FAR
         a, b = a * unit * inside[..., None] + outside, b * unit * inside[..., None] - outside
         total, in_b = a.new_zeros(n), torch.zeros_like(b)
-        step = max(1, SCRATCH_ELEMENTS // (n * width))
+        step = max(1, _count_scratch(a.device) // (n * width))
         for low in range(0, width, step):
             cut = slice(low, low + step)
-            squares = _squared_distances(b[:, cut], a)
+            squares = sum_squares(b[:, cut], a)
             term = torch.exp(-squares)
             value, slope = term.clone(), term.clone()
             for power in powers[:-1]:

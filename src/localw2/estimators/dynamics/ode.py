@@ -90,9 +90,9 @@ class LocalW2ODE(TableMethods, JudgedPaths, SubjectMethods, stored_values.Storab
     norm : "auto" or Norm
         Distance between initial states; "auto" is Euclidean, for ``delta="auto"`` on states of unit range.
     discrepancy : str or Discrepancy
-        "w2", "sliced", "energy", "mmd", "mse", "meanvar", see ``losses``. "w2" is exact, except that its
-        debiased form for several values is sliced in balls of fewer than 20 rows (where the truth is not its
-        minimiser) or more than 150 (for speed).
+        "w2", "sliced", "sinkhorn", "energy", "mmd", "mse", "meanvar", see ``losses``. "w2" is exact, except
+        that its debiased form for several values is sliced in balls of fewer than 20 rows (where the truth is
+        not its minimiser) or more than 150 (for speed).
     debiased : bool
         Remove the shrinkage of the spread by finite balls, and subtract in each ball what is linear in the
         initial state and in time.

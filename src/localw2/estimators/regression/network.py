@@ -49,7 +49,7 @@ class Network:
 
     Parameters
     ----------
-    discrepancy : {"w2", "sliced", "mmd", "energy", "mse", "meanvar"} or Discrepancy
+    discrepancy : {"w2", "sliced", "sinkhorn", "mmd", "energy", "mse", "meanvar"} or Discrepancy
         "w2" is the squared W2 for one output. For several outputs it is the sliced W2 if debiased, because
         the debiased W2 is not minimised by the truth on few rows, and the exact assignment if not. "mse" and
         "meanvar" are the paper's comparisons: they do not identify the spread.

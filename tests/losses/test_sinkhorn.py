@@ -1,0 +1,105 @@
+"""Sinkhorn divergence against POT, its two limits, and what it must do where plans are hard to find."""
+
+import numpy as np
+import ot
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from localw2 import Neighborhoods, Objective, Sinkhorn, SquaredW2
+
+
+def transport(a, b, mass, epsilon):
+    """The smoothed cost by POT, with the entropy relative to independence."""
+    cost = ((a[:, None] - b) ** 2).sum(-1)
+    plan = ot.bregman.sinkhorn_log(mass, mass, cost, epsilon, numItermax=1000, stopThr=1e-9, warn=False)
+    seen = plan > 0
+    entropy = (plan[seen] * np.log((plan / np.outer(mass, mass))[seen])).sum()
+    return (plan * cost).sum() + epsilon * entropy
+
+
+def divergence(y, yhat, mass, epsilon):
+    parts = [transport(a, b, mass, epsilon) for a, b in ((y, yhat), (y, y), (yhat, yhat))]
+    return parts[0] - 0.5 * (parts[1] + parts[2])
+
+
+def scale(y, mass):
+    return 2 * (mass @ ((y - mass @ y) ** 2)).sum()
+
+
+@pytest.mark.parametrize(("n", "d", "epsilon"), [(12, 1, 1.0), (40, 3, 0.5), (64, 25, 0.1)])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_every_ball_agrees_with_pot(n, d, epsilon, weighted):
+    rng = np.random.default_rng([n, d])
+    x = np.repeat([0.0, 1.0], [n, n - 5])
+    y, yhat = rng.normal(size=(2, 2 * n - 5, d)) * [[[1.0]], [[1.3]]]
+    weights = rng.uniform(0.5, 2, len(x)) if weighted else np.ones(len(x))
+    hoods = Neighborhoods.within(x, 0.5)
+    found = Objective(torch.tensor(y), hoods, Sinkhorn(epsilon), sample_weight=weights if weighted else None)(
+        torch.tensor(yhat)
+    )
+    expected, total = 0.0, 0.0
+    for ball in (x == 0, x == 1):
+        mass = weights[ball] / weights[ball].sum()
+        value = divergence(y[ball], yhat[ball], mass, epsilon * scale(y[ball], mass))
+        expected, total = expected + weights[ball].sum() * value, total + weights[ball].sum()
+    assert float(found) == pytest.approx(expected / total, rel=1e-6)
+
+
+@pytest.mark.parametrize("draws", [2, 3])
+def test_debiased_subtracts_half_the_divergence_between_draws(draws):
+    rng = np.random.default_rng(draws)
+    y, yhat = rng.normal(size=(15, 2)), rng.normal(size=(draws, 15, 2))
+    mass = np.full(15, 1 / 15)
+    epsilon = 0.2 * scale(y, mass)
+    loss = Objective(torch.tensor(y), Neighborhoods.whole(15), Sinkhorn(0.2, debiased=True))
+    to_y = np.mean([divergence(y, one, mass, epsilon) for one in yhat])
+    pairs = [divergence(yhat[r], yhat[s], mass, epsilon) for s in range(draws) for r in range(s)]
+    assert float(loss(torch.tensor(yhat))) == pytest.approx(to_y - np.mean(pairs) / 2, rel=1e-6)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(2, 12), st.integers(1, 3))
+@settings(max_examples=20, deadline=None)
+def test_between_the_distance_of_the_means_and_w2(seed, n, d):
+    rng = np.random.default_rng(seed)
+    y, yhat = torch.tensor(rng.normal(size=(2, n, d)) * rng.choice([0.01, 1.0, 100.0]))
+    hoods = Neighborhoods.whole(n)
+    unit = scale(y.numpy(), np.full(n, 1 / n))
+    exact = float(Objective(y, hoods, SquaredW2())(yhat))
+    # A plan's entropy relative to independence is between 0 and log(n).
+    assert abs(float(Objective(y, hoods, Sinkhorn(1e-3))(yhat)) - exact) <= 1e-3 * unit * np.log(n) * 1.001
+    means = float((y.mean(0) - yhat.mean(0)).square().sum())
+    size = float(yhat.var(0, correction=0).sum() + y.var(0, correction=0).sum())
+    # The plan's departure from independence is of the order of the cost over epsilon.
+    loose = 4 * (size + means) ** 2 / (1e5 * unit) + 1e-9 * 1e5 * unit
+    assert abs(float(Objective(y, hoods, Sinkhorn(1e5))(yhat)) - means) <= loose
+    middle = float(Objective(y, hoods, Sinkhorn(0.3))(yhat))
+    assert -1e-6 * size <= middle
+    assert Objective(y, hoods, Sinkhorn(0.3))(y) == pytest.approx(0, abs=1e-6 * size)
+
+
+def test_far_samples_equal_rows_and_single_rows_are_no_trouble():
+    rng = np.random.default_rng(0)
+    y = torch.tensor(rng.normal(size=(30, 2)))
+    hoods = Neighborhoods.whole(30)
+    loss = Objective(y, hoods, Sinkhorn(0.05))
+    moved = float(loss(y + 1e4))
+    assert moved == pytest.approx(2e8, rel=1e-6)
+    outlier = y.clone()
+    outlier[0] = 1e3
+    exact = float(Objective(y, hoods, SquaredW2())(outlier))
+    assert float(loss(outlier)) == pytest.approx(exact, rel=1e-3)
+    constant = Objective(torch.zeros(30, 2, dtype=torch.float64), hoods, Sinkhorn())
+    assert float(constant(y)) == pytest.approx(float(y.square().sum(1).mean()), rel=0.2)
+    alone = Objective(y, Neighborhoods.singletons(30), Sinkhorn())
+    assert float(alone(2 * y)) == pytest.approx(float(y.square().sum(1).mean()))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [({"epsilon": 0}, "epsilon"), ({"epsilon": float("nan")}, "epsilon"), ({"tolerance": 1}, "tolerance")],
+)
+def test_bad_settings_are_refused(settings, words):
+    with pytest.raises(ValueError, match=words):
+        Sinkhorn(**settings)
