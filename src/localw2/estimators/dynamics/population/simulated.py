@@ -85,8 +85,12 @@ class SimulatedSubjects(RandomMap):
         return self.describe(found.scores, found.residuals, found.std), found
 
     def describe(self, scores: Tensor, residuals: Tensor, std: Tensor) -> Tensor:
-        """Features (..., F): whitened scores, covariates, and the size of residuals of each kind of error."""
-        parts = [scores @ self.whiten]
+        """Features (..., F): whitened scores, covariates, and the size of residuals of each kind of error.
+
+        Scores are taken around what covariates tell. With it they would vary mostly together, and what is
+        left of their spread would hardly show in any direction.
+        """
+        parts = [(scores - self.anchor.centers) @ self.whiten]
         if self.covariates is not None:
             parts.append(self.covariates.expand(*scores.shape[:-2], -1, -1))
         for weights in self._kinds(std):
