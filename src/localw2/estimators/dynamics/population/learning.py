@@ -13,7 +13,13 @@ import torch
 from torch import Tensor
 
 from localw2._validation import Array, as_array
-from localw2.estimators.dynamics.population.fitting import Trained, first_guess, fit_population, improve_laws
+from localw2.estimators.dynamics.population.fitting import (
+    Trained,
+    first_guess,
+    fit_population,
+    improve_laws,
+    start_slopes,
+)
 from localw2.estimators.dynamics.population.individuals import Anchor, Equation, estimate
 from localw2.estimators.dynamics.population.population import Population, Quantity
 from localw2.estimators.dynamics.population.simulated import OBSERVED_STEPS, SimulatedSubjects
@@ -198,6 +204,7 @@ def learn(study: Study, config: FitConfig, generator: torch.Generator) -> Learne
     size = torch.where(size > 0, size, 1.0)
     guess, _ = first_guess(start, study.errors(size, torch.full_like(size, 0.1)), target)
     current = study.equation(improve_laws(study.laws, guess), generator)
+    start_slopes(current.field.law, guess)
     errors = study.errors(size, (0.1 * guess.noise).clamp(1e-3, 1.0).expand_as(size).clone())
     trained = fit_population(current, errors, target, bound, study.weights, config)
     two_stage = _two_stage(current, errors, target)
