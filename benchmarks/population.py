@@ -335,8 +335,8 @@ def bench_newborns(seeds: range) -> None:
     measured = [rows.index[rows.conc.notna()] for _, rows in table.groupby("Subject")]
     effects, spread, sigma = np.array([np.log(0.0063), np.log(1.4), 1.1, 0.9]), np.array([0.21, 0.16]), 2.8
     laws = {
-        "CL": LogNormal(0.005, 0.002, depends_on="weight"),
-        "V": LogNormal(1.0, 0.3, depends_on="weight"),
+        "CL": LogNormal(0.005, 0.002, depends_on=("weight",)),
+        "V": LogNormal(1.0, 0.3, depends_on=("weight",)),
     }
     kinds = [("CL", "effect of weight"), ("V", "effect of weight"), ("CL", "spread"), ("V", "spread")]
     kinds += [("CL", "correlation with V"), ("noise", "additive")]
@@ -359,7 +359,12 @@ def bench_newborns(seeds: range) -> None:
             for place, values in zip(measured, y, strict=True):
                 table.loc[place, "conc"] = values
             model = LocalW2ODE(removal, laws, diluted, noise="additive", random_state=seed)
-            columns = {"subject": "Subject", "time": "time", "observed": "conc", "dose": "dose"}
+            columns: dict[str, Any] = {
+                "subject": "Subject",
+                "time": "time",
+                "observed": "conc",
+                "dose": "dose",
+            }
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of a spread that hardly shows, which is the point here
                 model.fit_table(table, **columns, covariates=["weight"], y0=[0.0])

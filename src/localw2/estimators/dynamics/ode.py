@@ -152,7 +152,7 @@ class LocalW2ODE(TableMethods, JudgedPaths, SubjectMethods, stored_values.Storab
         self,
         field: Any = "mlp",
         parameters: Any = None,
-        observe: Callable[[Tensor], Tensor] | None = None,
+        observe: Callable[..., Tensor] | None = None,
         linked: bool = True,
         max_times: int | None = 40,
         delta: Any = "auto",
