@@ -181,7 +181,7 @@ def fit_population(
         model = SimulatedSubjects(equation, anchor, noise, limit, config.seed)
         model.whiten = whitening(model, n_draws)
         features, estimates = model.observed(y)
-        fit = train(model, compare(features, weights), x, settings)
+        fit = train(model, compare(features, model.n_sizes, weights), x, settings)
         if fit.stopped != "all epochs done":  # interrupted
             break
     return Trained(fit, model, features, estimates)

@@ -47,7 +47,7 @@ def jackknife(
 
     def objective(rows: Array) -> tuple[Tensor, Objective]:
         own = None if weights is None else np.asarray(weights)[rows]
-        return torch.from_numpy(rows), compare(features[rows], own)
+        return torch.from_numpy(rows), compare(features[rows], model.n_sizes, own)
 
     everyone = [objective(np.arange(n))]
     slopes = _slopes(lambda: _gradients(model, everyone, learned, n_draws)[0], learned)
