@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -270,18 +271,21 @@ def _summarise(
     law = gaussian_like(own, model.seed)
     if law is not own:
         model = _with_law(model, law)
-    covariance, learned = jackknife(model, trained.features, study.weights)
+    finish = law is own and trained.fit.stopped == "all epochs done"
+    covariance, learned = jackknife(model, trained.features, study.weights, finish)
     described = {what: float(value.detach()) for what, value in describe(law).items()}
     errors = propagate(lambda: torch.stack(list(describe(law).values())), covariance, learned)
     least = least_errors(own, described, len(study.y))
+    mixed = study.learns_noise and _explains_all(model.equation.seen, len(own.random_names))
     freedom = max(len(study.y) - 1, 1)
     found = []
     for ((name, kind), value), error in zip(described.items(), errors.tolist(), strict=True):
         positive = kind == "spread" or (kind == "typical" and law.laws[name].logarithmic)
-        error = max(error, least.get((name, kind), 0.0))
+        error = math.inf if mixed and kind == "spread" else max(error, least.get((name, kind), 0.0))
         found.append(Quantity(name, kind, value, error, positive, freedom))
     if study.learns_noise:
-        found += _describe_noise(model.noise, covariance, learned, freedom)
+        noise = _describe_noise(model.noise, covariance, learned, freedom)
+        found += [replace(one, error=math.inf) for one in noise] if mixed else noise
     drawn = law.factor.tril().square().sum(1).sqrt().detach()
     names = list(own.laws)
     apart = trained.estimates.scores
@@ -323,10 +327,16 @@ def _describe_noise(
     return [Quantity(name, part, value, error, True, freedom) for (name, part), value, error in found]
 
 
+def _explains_all(seen: Tensor, n_random: int) -> bool:
+    """Whether most subjects have no more observations than random parameters."""
+    return int(seen.flatten(1).sum(1).median()) <= n_random
+
+
 def _warn(population: Population, learned_noise: bool, seen: Tensor) -> None:
     random = sum(q.kind == "spread" for q in population.quantities)
-    usual = int(seen.flatten(1).sum(1).median())
-    if learned_noise and usual <= random:
+    mixed = learned_noise and _explains_all(seen, random)
+    if mixed:
+        usual = int(seen.flatten(1).sum(1).median())
         warnings.warn(
             f"most subjects have {usual} observation(s) and {random} random parameter(s), which could "
             "explain them exactly: the noise of the measurements cannot be told from the spread between "
@@ -338,7 +348,7 @@ def _warn(population: Population, learned_noise: bool, seen: Tensor) -> None:
         for q in population.quantities
         if (q.kind == "spread" or q.parameter.startswith("noise")) and q.error > UNSURE * abs(q.value)
     ]
-    if unsure:
+    if unsure and not mixed:
         between = (
             " The noise of the measurements and the spread between subjects may not be told apart."
             if learned_noise

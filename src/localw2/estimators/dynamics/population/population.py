@@ -49,6 +49,8 @@ class Quantity:
     @property
     def interval(self) -> tuple[float, float]:
         """The 90 % interval, by Student's t for the value, its logarithm, or a scale for correlations."""
+        if not np.isfinite(self.error):
+            return (0.0 if self.positive else -np.inf), np.inf
         wide = float(student.ppf(0.5 + LEVEL / 2, self.freedom)) * self.error
         if self.is_correlation:
             return _surround(self.value, wide)
@@ -132,10 +134,13 @@ class Population:
 
     def remarks(self) -> list[str]:
         """What the numbers do not say by themselves, in sentences."""
+        found = []
+        if not all(np.isfinite(quantity.error) for quantity in self.quantities if quantity.kind == "spread"):
+            found.append("Noise cannot be told from spread: subjects have too few observations.")
         untold = [self.describe(quantity) for quantity in self.quantities if quantity.undetermined]
-        if not untold:
-            return []
-        return [f"These data say next to nothing about: {'; '.join(untold)}."]
+        if untold:
+            found.append(f"These data say next to nothing about: {'; '.join(untold)}.")
+        return found
 
 
 def to_plain(population: Population) -> dict[str, Any]:
