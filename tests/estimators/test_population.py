@@ -88,7 +88,10 @@ class TestLines:
     def test_mean_spread_and_noise_are_those_of_maximum_likelihood(self, fitted):
         model, _, Y = fitted
         mean, spread, sigma = maximum_likelihood(Y)
-        # A tenth of the standard error of each: the draws of the last refreshes remain.
+        # A fraction of the standard error of each. parameters_ are 10 000 draws, which have their own errors.
+        typical, among = (model.population_.find("k", kind).value for kind in ("typical", "spread"))
+        assert typical == pytest.approx(mean, abs=0.1 * spread / 60**0.5)
+        assert among == pytest.approx(spread, rel=0.4 * (2 * 60) ** -0.5)
         assert model.parameters_.mean["k"] == pytest.approx(mean, abs=0.25 * spread / 60**0.5)
         assert model.parameters_.std["k"] == pytest.approx(spread, rel=0.5 * (2 * 60) ** -0.5)
         assert model.noise_ == pytest.approx([sigma], rel=0.5 * (2 * 240) ** -0.5)
@@ -413,9 +416,13 @@ class TestSubjects:
             size=(60, 1)
         )  # one observation each, at t = 1
         with pytest.warns(UserWarning, match="cannot be told from the spread"):
-            LocalW2ODE(line, {"k": Normal(1.0, 0.5)}, noise="additive", random_state=0).fit(
+            model = LocalW2ODE(line, {"k": Normal(1.0, 0.5)}, noise="additive", random_state=0).fit(
                 once, [1.0], 0.0, 0.0
             )
+        assert model.population_.find("k", "spread").interval == (0.0, math.inf)
+        assert model.population_.find("noise", "additive").interval == (0.0, math.inf)
+        assert math.isfinite(model.population_.find("k", "typical").error)
+        assert "Noise cannot be told from spread" in model.summary()
 
     def test_a_law_of_any_shape_has_standard_errors_and_is_stored(self, tmp_path):
         _, Y = lines(30)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from localw2.models.measurement import MeasurementNoise
     from localw2.training.config import Fit, FitConfig
 
-# Simulated subjects of a step, at least.
-SIMULATED = 400
+# Simulated subjects of a step, at least. With 400 their chance is a fifth of the standard errors.
+SIMULATED = 800
 # The first fits of subjects are drawn only weakly to the guess: this many of its scales are one SD.
 LOOSE = 3.0
 # Rounds of the linear mixed model that gives the first guess.

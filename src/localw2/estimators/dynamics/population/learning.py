@@ -271,8 +271,7 @@ def _summarise(
     law = gaussian_like(own, model.seed)
     if law is not own:
         model = _with_law(model, law)
-    finish = law is own and trained.fit.stopped == "all epochs done"
-    covariance, learned = jackknife(model, trained.features, study.weights, finish)
+    covariance, learned = jackknife(model, trained.features, study.weights)
     described = {what: float(value.detach()) for what, value in describe(law).items()}
     errors = propagate(lambda: torch.stack(list(describe(law).values())), covariance, learned)
     least = least_errors(own, described, len(study.y))

@@ -1,4 +1,4 @@
-"""The last steps of a population fit, and its standard errors: a jackknife over subjects."""
+"""Standard errors of a population fit: a jackknife over subjects, by one Newton step each."""
 
 from __future__ import annotations
 
@@ -24,21 +24,17 @@ if TYPE_CHECKING:
 SIMULATED, SIMULATED_PER_GROUP, GROUPS = 16_000, 4000, 100
 # Slopes below this part of the largest are taken as this.
 FLAT = 1e-4
-# Newton's steps at the end of a fit, in directions whose slopes are above this part of the largest, and the
-# longest such step. Training follows a few hundred simulated subjects at a time, whose chance is left in its
-# result: a fifth of the standard errors.
-LAST_STEPS, STEEP, LONGEST = 2, 3e-3, 0.2
 # Steps of differences, in units of the parameters' scales and of logarithms of standard deviations.
 STEP = 0.05
 
 
 def jackknife(
-    model: SimulatedSubjects, features: Tensor, weights: Any, finish: bool
+    model: SimulatedSubjects, features: Tensor, weights: Any
 ) -> tuple[Tensor, list[torch.nn.Parameter]]:
     """The covariance (P, P) of what was learned, and the parameters in their order.
 
-    With ``finish`` they first take the last steps towards the minimum. If the loss without subject i has the
-    gradient g_i at the estimate, and slopes H, the estimate without it is about :math:`-H^{-1} g_i` away; n of them show the spread of the estimate whatever the law is.
+    If the loss without subject i has the gradient g_i at the estimate, and slopes H, the estimate without it
+    is about :math:`-H^{-1} g_i` away; n of them show the spread of the estimate whatever the law is.
     """
     learned = [p for p in model.parameters() if p.requires_grad]
     n = len(features)
@@ -54,27 +50,15 @@ def jackknife(
         return torch.from_numpy(rows), compare(features[rows], model.n_sizes, own)
 
     everyone = [objective(np.arange(n))]
-
-    def gradient() -> Tensor:
-        return _gradients(model, everyone, learned, n_draws)[0]
-
-    slopes = _slopes(gradient, learned)
-    values, vectors = torch.linalg.eigh(0.5 * (slopes + slopes.T))
-    largest = float(values.max())
-    if finish:
-        steep = vectors[:, values > STEEP * largest]
-        rate = values[values > STEEP * largest]
-        for _ in range(LAST_STEPS):
-            step = -steep @ (steep.T @ gradient() / rate)
-            step = step * min(1.0, LONGEST / max(float(step.abs().max()), 1e-12))
-            vector_to_parameters(parameters_to_vector(learned).detach() + step, learned)
+    slopes = _slopes(lambda: _gradients(model, everyone, learned, n_draws)[0], learned)
     rest = [objective(np.setdiff1d(np.arange(n), group)) for group in groups]
     apart = _gradients(model, rest, learned, fewer)
     apart = apart - apart.mean(0)
     spread = (len(groups) - 1) / len(groups) * (apart.T @ apart)
+    values, vectors = torch.linalg.eigh(0.5 * (slopes + slopes.T))
     # A direction in which the loss is flat is one that the data do not tell: its error must come out large.
     # Where correlations are at the edge, it may also bend down, away from a law without that freedom.
-    inverse = vectors / values.abs().clamp_min(FLAT * largest) @ vectors.T
+    inverse = vectors / values.abs().clamp_min(FLAT * float(values.max())) @ vectors.T
     return inverse @ spread @ inverse, learned
 
 
