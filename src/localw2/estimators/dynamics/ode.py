@@ -601,7 +601,7 @@ class LocalW2ODE(TableMethods, JudgedPaths, SubjectMethods, stored_values.Storab
             n_draws=self.n_draws,
             batch_balls=self.batch_balls,
             keep="average",
-            # Subjects of a population are simulated anew every few epochs: more of them average their chance out.
+            # A population is simulated anew every few epochs, and more of them average its chance out.
             averaged=0.2 if population is None else 0.5,
             max_skipped=self.max_skipped,
             max_gradient=MAX_GRADIENT,
