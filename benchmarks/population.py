@@ -294,7 +294,12 @@ def known_groups(seed: int) -> list[float]:
     found = []
     for Y in np.split(two_groups(seed), 2):
         start = np.log([1.5, 0.1, 30.0])
-        fit = least_squares(lambda logs, Y=Y: (plasma(*np.exp(logs), HOURS) - Y).ravel(), start)
+
+        def misfit(logs: np.ndarray, Y: np.ndarray = Y) -> np.ndarray:
+            ka, ke, V = np.exp(logs)
+            return np.ravel(plasma(ka, ke, V, HOURS) - Y)
+
+        fit = least_squares(misfit, start)
         found.append(float(np.exp(fit.x[0])))
     return found
 

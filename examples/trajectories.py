@@ -23,7 +23,7 @@ def main() -> None:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--out", type=Path, default=Path("docs"), help="folder for the plots")
-    parser.add_argument("--epochs", type=int, help="training epochs of the network (default: the estimator's)")
+    parser.add_argument("--epochs", type=int, help="of the network (default: the estimator's)")
     options = parser.parse_args()
     import matplotlib.pyplot as plt
 
