@@ -88,10 +88,7 @@ class TestLines:
     def test_mean_spread_and_noise_are_those_of_maximum_likelihood(self, fitted):
         model, _, Y = fitted
         mean, spread, sigma = maximum_likelihood(Y)
-        # A fraction of the standard error of each. parameters_ are 10 000 draws, which have their own errors.
-        typical, among = (model.population_.find("k", kind).value for kind in ("typical", "spread"))
-        assert typical == pytest.approx(mean, abs=0.1 * spread / 60**0.5)
-        assert among == pytest.approx(spread, rel=0.4 * (2 * 60) ** -0.5)
+        # A fraction of the standard error of each: the draws of the last refreshes remain.
         assert model.parameters_.mean["k"] == pytest.approx(mean, abs=0.25 * spread / 60**0.5)
         assert model.parameters_.std["k"] == pytest.approx(spread, rel=0.5 * (2 * 60) ** -0.5)
         assert model.noise_ == pytest.approx([sigma], rel=0.5 * (2 * 240) ** -0.5)
