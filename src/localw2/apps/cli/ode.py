@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Annotated, Any
 
@@ -366,14 +367,18 @@ def load_equation(model: str, field: str | None, observe: str | None) -> Any:
 
 
 def list_quantities(population: Any) -> list[dict[str, Any]]:
-    """The table of a population, for programs."""
+    """The table of a population, for programs; what is not bounded is None, for which JSON has a word."""
+
+    def bounded(value: float) -> float | None:
+        return value if math.isfinite(value) else None
+
     return [
         {
             "parameter": each.parameter,
             "kind": each.kind,
             "estimate": each.value,
-            "error": each.error,
-            "interval": list(each.interval),
+            "error": bounded(each.error),
+            "interval": [bounded(end) for end in each.interval],
             "shrinkage": population.shrinkage.get(each.parameter) if each.kind == "spread" else None,
         }
         for each in population.quantities

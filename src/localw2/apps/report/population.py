@@ -173,6 +173,7 @@ def _parameters(population: Population) -> list[str]:
         "how much less subjects' own most probable values vary than the population; near 100 % their own "
         "data hardly tell. Two-stage: least squares for each subject alone."
     )
+    words = " ".join([words, *map(as_html, population.remarks())])
     return [parts.table(head, lines), f'<p class="soft">{words}</p>']
 
 

@@ -152,7 +152,7 @@ class LocalW2ODE(TableMethods, JudgedPaths, SubjectMethods, stored_values.Storab
         self,
         field: Any = "mlp",
         parameters: Any = None,
-        observe: Callable[[Tensor], Tensor] | None = None,
+        observe: Callable[..., Tensor] | None = None,
         linked: bool = True,
         max_times: int | None = 40,
         delta: Any = "auto",
@@ -601,7 +601,8 @@ class LocalW2ODE(TableMethods, JudgedPaths, SubjectMethods, stored_values.Storab
             n_draws=self.n_draws,
             batch_balls=self.batch_balls,
             keep="average",
-            averaged=0.2,
+            # A population is simulated anew every few epochs, and more of them average its chance out.
+            averaged=0.2 if population is None else 0.5,
             max_skipped=self.max_skipped,
             max_gradient=MAX_GRADIENT,
             seed=seed,

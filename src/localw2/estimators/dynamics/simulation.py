@@ -22,7 +22,7 @@ class SimulatedPaths:
     """What is observed of ``n_draws`` solutions from any initial state, with the same omegas for all."""
 
     model: RandomODE
-    observe: Callable[[Tensor], Tensor] | None
+    observe: Callable[..., Tensor] | None
     n_draws: int
     seed: int
     noise: MeasurementNoise | None = None

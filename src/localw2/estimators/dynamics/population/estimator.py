@@ -57,7 +57,7 @@ class PopulationMethods:
 
     field: Any
     parameters: Any
-    observe: Callable[[Tensor], Tensor] | None
+    observe: Callable[..., Tensor] | None
     noise: Any
     quantification_limit: float | None
     method: str

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from localw2.models.measurement import MeasurementNoise
     from localw2.training.config import Fit, FitConfig
 
-# Simulated subjects of a step, at least.
-SIMULATED = 400
+# Simulated subjects of a step, at least. With 400 their chance is a fifth of the standard errors.
+SIMULATED = 800
 # The first fits of subjects are drawn only weakly to the guess: this many of its scales are one SD.
 LOOSE = 3.0
 # Rounds of the linear mixed model that gives the first guess.
@@ -37,6 +37,7 @@ class Guess:
     """A first estimate from a linear mixed model around each subject's own fit, in scores."""
 
     mean: Tensor
+    slopes: Tensor | None  # (k, q) in standardised covariates, if laws depend on any
     covariance: Tensor
     noise: Tensor  # (p,) factor of the noise
 
@@ -49,40 +50,64 @@ def first_guess(equation: Equation, noise: MeasurementNoise, y: Tensor) -> tuple
     centers = torch.zeros(n, k, dtype=y.dtype)
     anchor = Anchor.of(centers, LOOSE**2 * torch.eye(k, dtype=y.dtype), noise)
     found = estimate(equation, anchor, y, rows, centers, OBSERVED_STEPS)
-    return _mixed_model(found, k), found
+    law = equation.field.law
+    covariates = law.standardise(equation.cohort.covariates)
+    regression = None if covariates is None else _Regression(covariates, law.linked > 0)
+    return _mixed_model(found, k, regression), found
 
 
-def _mixed_model(found: Estimates, k: int) -> Guess:
+@final
+@dataclass(frozen=True)
+class _Regression:
+    """How parameters depend on standardised covariates (n, q): ``linked`` (k, q) says which on which."""
+
+    covariates: Tensor
+    linked: Tensor
+
+    def slopes(self, scores: Tensor) -> Tensor:
+        """Least squares (k, q) of scores (n, k) around their means."""
+        found = torch.zeros(self.linked.shape).to(scores)
+        for own, linked, column in zip(found, self.linked, scores.T, strict=True):
+            if bool(linked.any()):
+                own[linked] = torch.linalg.pinv(self.covariates[:, linked]) @ (column - column.mean())
+        return found
+
+
+def _mixed_model(found: Estimates, k: int, regression: _Regression | None) -> Guess:
     """Mean and covariance of scores, and noise, of the linear model around the fits."""
     seen = found.std.isfinite()
     # Observations minus what the linear model has at score 0, in units of the noise.
     unit = torch.where(seen, found.std, 1.0).flatten(1)
     design = torch.where(seen.flatten(1)[..., None], found.slopes / unit[..., None], 0.0)
     target = found.residuals.flatten(1) + (design @ found.scores[..., None]).squeeze(-1)
-    mean, covariance = found.scores.median(0).values, torch.eye(k).to(target)
+    mean, covariance = found.scores.median(0).values.expand(len(target), -1), torch.eye(k).to(target)
+    slopes = None
     variance = torch.ones((), dtype=target.dtype)
     count = seen.sum()
     for _ in range(ROUNDS):
         information = design.transpose(1, 2) @ design / variance
         precision = torch.linalg.inv(covariance)
         posterior = torch.linalg.inv(information + precision)
-        pull = (design.transpose(1, 2) @ target[..., None]).squeeze(-1) / variance + precision @ mean
+        pull = (design.transpose(1, 2) @ target[..., None]).squeeze(-1) / variance + mean @ precision
         scores = (posterior @ pull[..., None]).squeeze(-1)
         rest = target - (design @ scores[..., None]).squeeze(-1)
         spent = torch.einsum("mtk,mkl,mtl->", design, posterior, design)
         variance = ((rest.square().sum() + spent) / count).clamp(1e-4, 1e4)
-        mean = scores.mean(0)
+        mean = scores.mean(0).expand_as(scores)
+        if regression is not None:
+            slopes = regression.slopes(scores)
+            mean = mean + regression.covariates @ slopes.T
         apart = scores - mean
         covariance = (apart.T @ apart + posterior.sum(0)) / len(scores)
         covariance = covariance + 1e-6 * torch.eye(k).to(target)
-    return Guess(mean, covariance, variance.sqrt())
+    return Guess(scores.mean(0), slopes, covariance, variance.sqrt())
 
 
 def improve_laws(laws: dict[str, Law], guess: Guess) -> dict[str, Law]:
     """The same laws around better first guesses."""
     better: dict[str, Law] = {}
-    spread = guess.covariance.diagonal().sqrt().clamp_min(LEAST)
-    for (name, law), mean, std in zip(laws.items(), guess.mean.tolist(), spread.tolist(), strict=True):
+    spread = _units(guess).tolist()
+    for (name, law), mean, std in zip(laws.items(), guess.mean.tolist(), spread, strict=True):
         if law.logarithmic:
             relative = law.scale / law.mean
             center = law.mean * torch.tensor(relative * mean).exp().item()
@@ -90,6 +115,18 @@ def improve_laws(laws: dict[str, Law], guess: Guess) -> dict[str, Law]:
         else:
             better[name] = replace(law, mean=law.mean + law.scale * mean, std=law.scale * std)
     return better
+
+
+def _units(guess: Guess) -> Tensor:
+    """The scales (k,) of better laws, in those of the laws before."""
+    return guess.covariance.diagonal().sqrt().clamp_min(LEAST)
+
+
+@torch.no_grad()
+def start_slopes(law: ParameterLaw, guess: Guess) -> None:
+    """Begin with the guess of how parameters depend on covariates, for a law in the units of the guess."""
+    if law.slopes is not None and guess.slopes is not None:
+        law.slopes.copy_(guess.slopes / _units(guess)[:, None])
 
 
 @torch.no_grad()
@@ -144,7 +181,7 @@ def fit_population(
         model = SimulatedSubjects(equation, anchor, noise, limit, config.seed)
         model.whiten = whitening(model, n_draws)
         features, estimates = model.observed(y)
-        fit = train(model, compare(features, weights), x, settings)
+        fit = train(model, compare(features, model.n_sizes, weights), x, settings)
         if fit.stopped != "all epochs done":  # interrupted
             break
     return Trained(fit, model, features, estimates)

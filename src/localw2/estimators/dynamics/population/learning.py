@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -13,7 +14,13 @@ import torch
 from torch import Tensor
 
 from localw2._validation import Array, as_array
-from localw2.estimators.dynamics.population.fitting import Trained, first_guess, fit_population, improve_laws
+from localw2.estimators.dynamics.population.fitting import (
+    Trained,
+    first_guess,
+    fit_population,
+    improve_laws,
+    start_slopes,
+)
 from localw2.estimators.dynamics.population.individuals import Anchor, Equation, estimate
 from localw2.estimators.dynamics.population.population import Population, Quantity
 from localw2.estimators.dynamics.population.simulated import OBSERVED_STEPS, SimulatedSubjects
@@ -198,6 +205,7 @@ def learn(study: Study, config: FitConfig, generator: torch.Generator) -> Learne
     size = torch.where(size > 0, size, 1.0)
     guess, _ = first_guess(start, study.errors(size, torch.full_like(size, 0.1)), target)
     current = study.equation(improve_laws(study.laws, guess), generator)
+    start_slopes(current.field.law, guess)
     errors = study.errors(size, (0.1 * guess.noise).clamp(1e-3, 1.0).expand_as(size).clone())
     trained = fit_population(current, errors, target, bound, study.weights, config)
     two_stage = _two_stage(current, errors, target)
@@ -267,14 +275,16 @@ def _summarise(
     described = {what: float(value.detach()) for what, value in describe(law).items()}
     errors = propagate(lambda: torch.stack(list(describe(law).values())), covariance, learned)
     least = least_errors(own, described, len(study.y))
+    mixed = study.learns_noise and _explains_all(model.equation.seen, len(own.random_names))
     freedom = max(len(study.y) - 1, 1)
     found = []
     for ((name, kind), value), error in zip(described.items(), errors.tolist(), strict=True):
         positive = kind == "spread" or (kind == "typical" and law.laws[name].logarithmic)
-        error = max(error, least.get((name, kind), 0.0))
+        error = math.inf if mixed and kind == "spread" else max(error, least.get((name, kind), 0.0))
         found.append(Quantity(name, kind, value, error, positive, freedom))
     if study.learns_noise:
-        found += _describe_noise(model.noise, covariance, learned, freedom)
+        noise = _describe_noise(model.noise, covariance, learned, freedom)
+        found += [replace(one, error=math.inf) for one in noise] if mixed else noise
     drawn = law.factor.tril().square().sum(1).sqrt().detach()
     names = list(own.laws)
     apart = trained.estimates.scores
@@ -316,10 +326,16 @@ def _describe_noise(
     return [Quantity(name, part, value, error, True, freedom) for (name, part), value, error in found]
 
 
+def _explains_all(seen: Tensor, n_random: int) -> bool:
+    """Whether most subjects have no more observations than random parameters."""
+    return int(seen.flatten(1).sum(1).median()) <= n_random
+
+
 def _warn(population: Population, learned_noise: bool, seen: Tensor) -> None:
     random = sum(q.kind == "spread" for q in population.quantities)
-    usual = int(seen.flatten(1).sum(1).median())
-    if learned_noise and usual <= random:
+    mixed = learned_noise and _explains_all(seen, random)
+    if mixed:
+        usual = int(seen.flatten(1).sum(1).median())
         warnings.warn(
             f"most subjects have {usual} observation(s) and {random} random parameter(s), which could "
             "explain them exactly: the noise of the measurements cannot be told from the spread between "
@@ -331,7 +347,7 @@ def _warn(population: Population, learned_noise: bool, seen: Tensor) -> None:
         for q in population.quantities
         if (q.kind == "spread" or q.parameter.startswith("noise")) and q.error > UNSURE * abs(q.value)
     ]
-    if unsure:
+    if unsure and not mixed:
         between = (
             " The noise of the measurements and the spread between subjects may not be told apart."
             if learned_noise

@@ -12,6 +12,8 @@ from scipy.stats import t as student
 from localw2._wording import align
 
 LEVEL = 0.9  # of the intervals
+# An interval of a correlation that is wider than this leaves hardly anything out.
+WIDEST = 1.8
 
 
 @final
@@ -34,17 +36,45 @@ class Quantity:
     freedom: int
 
     @property
+    def is_correlation(self) -> bool:
+        """Whether it lies between -1 and 1."""
+        return self.kind.startswith("correlation")
+
+    @property
+    def undetermined(self) -> bool:
+        """Whether it is a correlation about which the data say next to nothing."""
+        low, high = self.interval
+        return self.is_correlation and not high - low < WIDEST
+
+    @property
     def interval(self) -> tuple[float, float]:
-        """The 90 % interval, by Student's t for the value or its logarithm."""
+        """The 90 % interval, by Student's t for the value, its logarithm, or a scale for correlations."""
+        if not np.isfinite(self.error):
+            return (0.0 if self.positive else -np.inf), np.inf
         wide = float(student.ppf(0.5 + LEVEL / 2, self.freedom)) * self.error
-        if self.kind.startswith("correlation"):  # by Fisher's transformation
-            inside = np.clip(self.value, -0.999999, 0.999999)
-            ends = np.arctanh(inside) + np.array([-1, 1]) * wide / (1 - inside**2)
-            return float(np.tanh(ends[0])), float(np.tanh(ends[1]))
+        if self.is_correlation:
+            return _surround(self.value, wide)
         if self.positive and self.value > 0:
             factor = float(np.exp(np.minimum(wide / self.value, 700.0)))
             return self.value / factor, self.value * factor
         return self.value - wide, self.value + wide
+
+
+def _surround(correlation: float, wide: float) -> tuple[float, float]:
+    """The interval of a correlation with this half width, by Fisher's transformation or by the angle.
+
+    Fisher's scale suits subjects whose parameters are seen well. Where errors of measurement matter, an
+    estimate near -1 or 1 is off by far more than 1 - r**2, and that scale says "anything"; the angle arccos r
+    does not, and covers as well (``benchmarks/population.py correlations``).
+    """
+    inside = float(np.clip(correlation, -0.999999, 0.999999))
+    step = wide / (1 - inside**2)
+    if step <= 1:
+        low, high = np.tanh(np.arctanh(inside) + np.array([-step, step]))
+    else:
+        turn = step * np.sqrt(1 - inside**2)
+        low, high = np.cos(np.clip(np.arccos(inside) + np.array([turn, -turn]), 0.0, np.pi))
+    return float(low), float(high)
 
 
 @final
@@ -100,7 +130,17 @@ class Population:
             numbers = [f"{v:.3g}" if np.isfinite(v) else "" for v in (quantity.error, low, high)]
             lines.append([self.describe(quantity), f"{quantity.value:.4g}", *numbers, shrunk, beside])
         head = f"{self.n_subjects} subjects, {self.n_observations} observations"
-        return f"{head}\n{align(lines, rule=True)}"
+        return "\n".join([head, align(lines, rule=True), *self.remarks()])
+
+    def remarks(self) -> list[str]:
+        """What the numbers do not say by themselves, in sentences."""
+        found = []
+        if not all(np.isfinite(quantity.error) for quantity in self.quantities if quantity.kind == "spread"):
+            found.append("Noise cannot be told from spread: subjects have too few observations.")
+        untold = [self.describe(quantity) for quantity in self.quantities if quantity.undetermined]
+        if untold:
+            found.append(f"These data say next to nothing about: {'; '.join(untold)}.")
+        return found
 
 
 def to_plain(population: Population) -> dict[str, Any]:

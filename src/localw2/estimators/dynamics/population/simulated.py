@@ -11,12 +11,14 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from localw2.balls.neighborhoods import Neighborhoods
 from localw2.estimators.dynamics.population.individuals import Anchor, Equation, Estimates, estimate
-from localw2.losses.discrepancies import SlicedW2
+from localw2.losses.discrepancies import Discrepancy, SlicedW2
 from localw2.losses.objective import Objective
+from localw2.losses.w2 import WeightedSlicedW2
 from localw2.models.base import RandomMap
 from localw2.models.solver import SolverError
 
 if TYPE_CHECKING:
+    from localw2.losses.problem import Problem
     from localw2.models.measurement import MeasurementNoise
 
 # Steps of training between two solutions of all simulated subjects; in between they are followed linearly.
@@ -85,13 +87,19 @@ class SimulatedSubjects(RandomMap):
         return self.describe(found.scores, found.residuals, found.std), found
 
     def describe(self, scores: Tensor, residuals: Tensor, std: Tensor) -> Tensor:
-        """Features (..., F): whitened scores, covariates, and the size of residuals of each kind of error."""
-        parts = [scores @ self.whiten]
+        """Features (..., F): whitened scores, covariates, and the size of residuals of each kind of error.
+
+        Scores are taken around what covariates tell. With it they would vary mostly together, and what is
+        left of their spread would hardly show in any direction. The size of m residuals is
+        :math:`\\sqrt2\\,(|r| - \\sqrt m)`, which has an SD near 1 whatever m is: as a mean, it would be lost
+        beside the scores of subjects with many observations, and be mostly chance in those with one.
+        """
+        parts = [(scores - self.anchor.centers) @ self.whiten]
         if self.covariates is not None:
             parts.append(self.covariates.expand(*scores.shape[:-2], -1, -1))
         for weights in self._kinds(std):
             total = (weights * residuals.square()).sum(-2)
-            parts.append((total / weights.sum(-2).clamp_min(1e-12) + 1e-6).sqrt())
+            parts.append(2**0.5 * ((total + 1e-6).sqrt() - weights.sum(-2).sqrt()))
         return torch.cat(parts, -1)
 
     def _kinds(self, std: Tensor) -> list[Tensor]:
@@ -104,6 +112,11 @@ class SimulatedSubjects(RandomMap):
         base = torch.where(seen > 0, std, torch.inf).amin(-2, keepdim=True)
         additive = torch.where(seen > 0, base / std, 0.0).square()
         return [additive, seen - additive]
+
+    @property
+    def n_sizes(self) -> int:
+        """How many of the features, the last ones, are sizes of residuals."""
+        return sum(weights.shape[-1] for weights in self._kinds(self.equation.seen.to(self.whiten)))
 
     def _learned(self) -> list[torch.nn.Parameter]:
         return [*self.law.parameters(), *self.noise.parameters()]
@@ -176,7 +189,31 @@ def _repeat(covariates: Tensor | None, n_draws: int) -> Tensor | None:
     return None if covariates is None else covariates.repeat(n_draws, 1)
 
 
-def compare(features: Tensor, weights: Any) -> Objective:
-    """The debiased sliced loss between features (n, F) of observed subjects and those of simulated ones."""
+@final
+@dataclass(frozen=True)
+class SlicesAndSizes(Discrepancy):
+    """The debiased sliced W2 of all columns but the last ``n_sizes``, and the debiased W2 of each of these.
+
+    Sizes of residuals are compared alone: if some subjects are measured worse than others, which no law of
+    the errors here can express, directions that mix both would take it for a spread of the parameters. Each
+    size has the weight of a column that is sliced.
+    """
+
+    takes_weights = True
+
+    n_sizes: int
+    debiased: bool = True
+
+    def bind(self, y: Tensor, hoods: Neighborhoods, weights: Tensor) -> Problem:
+        """Match every projection by sorting."""
+        n_sliced = y.shape[2] - self.n_sizes
+        slices = SlicedW2(DIRECTIONS).directions(n_sliced)
+        length = (slices.shape[1] / n_sliced) ** 0.5
+        directions = torch.block_diag(slices, length * torch.eye(self.n_sizes).to(slices))
+        return WeightedSlicedW2(y, hoods, weights, directions.to(y), self.debiased)
+
+
+def compare(features: Tensor, n_sizes: int, weights: Any) -> Objective:
+    """The loss between features (n, F) of observed subjects, the last ones sizes, and of simulated ones."""
     everyone = Neighborhoods.whole(len(features))
-    return Objective(features, everyone, SlicedW2(DIRECTIONS, debiased=True), None, None, weights)
+    return Objective(features, everyone, SlicesAndSizes(n_sizes), None, None, weights)

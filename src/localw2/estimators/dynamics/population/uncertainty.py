@@ -47,7 +47,7 @@ def jackknife(
 
     def objective(rows: Array) -> tuple[Tensor, Objective]:
         own = None if weights is None else np.asarray(weights)[rows]
-        return torch.from_numpy(rows), compare(features[rows], own)
+        return torch.from_numpy(rows), compare(features[rows], model.n_sizes, own)
 
     everyone = [objective(np.arange(n))]
     slopes = _slopes(lambda: _gradients(model, everyone, learned, n_draws)[0], learned)
@@ -57,7 +57,8 @@ def jackknife(
     spread = (len(groups) - 1) / len(groups) * (apart.T @ apart)
     values, vectors = torch.linalg.eigh(0.5 * (slopes + slopes.T))
     # A direction in which the loss is flat is one that the data do not tell: its error must come out large.
-    inverse = vectors / values.clamp_min(FLAT * float(values.max())) @ vectors.T
+    # Where correlations are at the edge, it may also bend down, away from a law without that freedom.
+    inverse = vectors / values.abs().clamp_min(FLAT * float(values.max())) @ vectors.T
     return inverse @ spread @ inverse, learned
 
 
