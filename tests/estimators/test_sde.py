@@ -8,7 +8,8 @@ from sklearn.exceptions import NotFittedError
 
 from localw2 import LocalW2SDE, LogNormal, Normal, Shared, load, save
 from localw2.estimators.dynamics.first_look import JumpLook
-from localw2.estimators.dynamics.transitions import PolynomialFit, TransitionRows
+from localw2.estimators.dynamics.polynomials import PolynomialFit
+from localw2.estimators.dynamics.transitions import FOLDS, TransitionRows
 
 
 def pull(t, y, theta):
@@ -154,7 +155,7 @@ def test_a_mixture_of_jumps_is_told_from_noise():
 
 def test_regressions_choose_their_degree():
     rng = np.random.default_rng(0)
-    x, folds = rng.normal(size=(2000, 1)), np.arange(2000) % 5
+    x, folds = rng.normal(size=(2000, 1)), np.arange(2000) % FOLDS
     for degree, true in ((1, 2 * x), (3, x - x**3)):
         fit = PolynomialFit.fit(x, true + rng.normal(size=x.shape), np.ones(2000), folds)
         assert fit.degree == degree

@@ -14,7 +14,7 @@ from torch import Tensor
 from localw2._validation import Array, check_count
 from localw2.estimators.dynamics.long_tables import LongTable
 from localw2.estimators.dynamics.trajectories import Trajectories
-from localw2.estimators.dynamics.transitions import LONGEST_LAG, TransitionRows
+from localw2.estimators.dynamics.transitions import LONGEST_LAG, TransitionRows, one_among_paths
 from localw2.estimators.settings import draw_seed
 from localw2.judging.diagnosis.diagnose import Diagnosis, diagnose
 from localw2.judging.seen_rows import as_paths, warn_of_seen_paths
@@ -123,15 +123,24 @@ class Processes:
     equation_: StochasticEquation
     noise: Any
     seen_rows_: SeenRows | None
+    subjects_: list[Any]
     _states: Callable[..., Tensor]
 
     def fit_table(
-        self, frame: Any, *, time: str = "time", observed: Any = "y", subject: str | None = None
+        self,
+        frame: Any,
+        *,
+        time: str = "time",
+        observed: Any = "y",
+        subject: str | None = None,
+        sample_weight: Any = None,
     ) -> Self:
         """Learn from a long table with a row per observation: a frame, a dict of columns, or a ``LongTable``.
 
         ``time`` and ``observed`` name columns, the latter one for each state, and ``subject`` the one that
         says to which path a row belongs; without it all rows are one path. Empty cells were not observed.
+        ``sample_weight`` is a column with one value for each path, or (n,) in the order of ``subjects_``,
+        which has the labels of the paths.
 
         >>> rng = np.random.default_rng(0)
         >>> y = np.zeros(1001)
@@ -151,7 +160,10 @@ class Processes:
                 f"the table has {named[0]}, which would be ignored: a stochastic equation starts from the "
                 "observed states and knows no doses, covariates or inputs."
             )
-        self.fit(frame.Y, frame.t)
+        if isinstance(sample_weight, str):
+            sample_weight = frame.of_subjects(sample_weight)
+        self.fit(frame.Y, frame.t, sample_weight)
+        self.subjects_ = frame.subjects
         return self
 
     def diagnose(
@@ -173,7 +185,7 @@ class Processes:
         n_samples = check_count(n_samples, "n_samples", 2, why="one draw shows no spread")
         rng = np.random.default_rng(draw_seed(random_state))
         pieces = self.cut_pieces(Y, t, n_times, rng)
-        warn_of_seen_paths(getattr(self, "seen_rows_", None), as_paths(_as_paths(Y, t)[0]))
+        warn_of_seen_paths(getattr(self, "seen_rows_", None), as_paths(one_among_paths(Y, t)[0]))
         draws = self.simulate_pieces(pieces, n_samples, rng)
         return pieces.diagnose(draws, int(rng.integers(2**31)), n_times, **settings)
 
@@ -420,7 +432,6 @@ class Pieces:
 
     times: Array
     values: Array
-    n_paths: int
 
     @classmethod
     def of(cls, number: Array, time: Array, values: Array, longest: int | None) -> Pieces:
@@ -443,11 +454,11 @@ class Pieces:
             starts = [(run, k) for run in runs for k in range(0, len(run) - length, length)]
             chosen = [run[k : k + length + 1] for run, k in starts]
         places = np.array(chosen, dtype=int).reshape(-1, length + 1)
-        return cls(time[places], values[places], len(np.unique(number)))
+        return cls(time[places], values[places])
 
     def take(self, chosen: Array) -> Pieces:
         """Some of the pieces."""
-        return Pieces(self.times[chosen], self.values[chosen], self.n_paths)
+        return Pieces(self.times[chosen], self.values[chosen])
 
     def diagnose(
         self, draws: Array, seed: int, n_times: int = 2, names: Any = None, **settings: Any
@@ -494,7 +505,7 @@ def read_long_table(
 
 def read_states(Y: Any, t: Any, n_states: int) -> tuple[Array, Array, Array]:
     """Number of the path (N,), time (N,) and state (N, d) of complete observations, by path and time."""
-    data = Trajectories.of(*_as_paths(Y, t), partly=True, fewest=1)
+    data = Trajectories.of(*one_among_paths(Y, t), partly=True, fewest=1)
     if data.values.shape[1] != n_states:
         raise ValueError(f"Y has {data.values.shape[1]} state(s), but the model has {n_states}.")
     complete = np.isfinite(data.values).all(1)
@@ -503,13 +514,6 @@ def read_states(Y: Any, t: Any, n_states: int) -> tuple[Array, Array, Array]:
     if len(order) < 2 or not (np.diff(number[order]) == 0).any():
         raise ValueError("no path has two complete observations, between which a state could move.")
     return number[order], time[order], values[order]
-
-
-def _as_paths(Y: Any, t: Any) -> tuple[Any, Any]:
-    """One path (T,) of one state as a path among others."""
-    if not isinstance(Y, list | tuple) and np.ndim(Y) == 1 and np.ndim(t) == 1:
-        return np.asarray(Y)[None], np.asarray(t)[None]
-    return Y, t
 
 
 def _along(typical: Array, j: int, place: Array) -> Array:

@@ -41,11 +41,21 @@ class Errors(nn.Module):
         return self.get_buffer("unit") * torch.exp(_NOISE_STEP * self.log)
 
 
+def moments(values: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Mean and variance (m,) of values (n, m), whose rows have weights (n,)."""
+    share = values.new_full((len(values), 1), 1 / len(values))
+    if weights is not None:
+        share = (weights / weights.sum()).to(values)[:, None]
+    mean = (share * values).sum(0)
+    return mean, (share * (values - mean).square()).sum(0)
+
+
 @final
 class WholePaths(RandomMap):
     """Features (N, m) of simulated paths; a row is the number of a path, whose start and times are known.
 
     ``times`` (n, T) repeat the last one where a path is shorter, and ``there`` (n, T) says where it is not.
+    ``weights`` (n,) are those of the paths.
     """
 
     def __init__(
@@ -56,6 +66,7 @@ class WholePaths(RandomMap):
         there: Tensor,
         step: float,
         errors: Errors | None,
+        weights: Tensor | None = None,
     ) -> None:
         super().__init__()
         assert equation.law is not None
@@ -63,9 +74,9 @@ class WholePaths(RandomMap):
         self.law = equation.law
         for name, tensor in (("start", values[:, 0]), ("times", times), ("there", there)):
             self.register_buffer(name, tensor.clone(), persistent=False)
-        first = values[:, 0]
-        self.register_buffer("first_mean", first.mean(0), persistent=False)
-        self.register_buffer("first_variance", first.var(0), persistent=False)
+        mean, variance = moments(values[:, 0], weights)
+        self.register_buffer("first_mean", mean, persistent=False)
+        self.register_buffer("first_variance", variance, persistent=False)
         none = self.law.location.new_zeros(1, len(self.law.random_names))
         with torch.no_grad():
             self.register_buffer("reference", self.law.scores(none)[0], persistent=False)

@@ -1,0 +1,256 @@
+"""Where training of a stochastic equation starts: regressions, corrected by what they would simulate."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from localw2._validation import Array
+from localw2.estimators.dynamics.first_look import Coefficients, FirstLook, JumpLook
+from localw2.estimators.dynamics.polynomials import PolynomialFit, powers_of, rich_degree
+from localw2.models.base import normal
+from localw2.models.coefficients import (
+    Coefficient,
+    ConstantCoefficient,
+    FunctionJumps,
+    NetworkCoefficient,
+    NormalJumps,
+)
+from localw2.models.sde import StochasticEquation, Transitions
+
+if TYPE_CHECKING:
+    from localw2.balls.neighborhoods import Neighborhoods
+    from localw2.estimators.dynamics.transitions import TransitionRows
+
+# Rounds in which what is simulated over the lags of the data corrects the first look.
+ROUNDS = 5
+# Rounds in which the degrees of polynomials are chosen.
+CHOOSING = 2
+# Steps in which networks and functions learn what they should be, at first and in each round.
+STEPS, LATER_STEPS, BATCH = 300, 60, 1024
+# Simulated copies of the data that a round looks at, so that their noise is less than that of the data: at
+# least so many, and more of few rows.
+SIMULATED, SIMULATED_ROWS = 4, 50_000
+
+
+def start_parts(
+    model: Transitions,
+    x: Tensor,
+    rows: TransitionRows,
+    look: FirstLook,
+    hoods: Neighborhoods,
+    seed: int,
+    rounds: int = ROUNDS,
+) -> None:
+    """Bring all parts, networks or functions, to the first look, corrected for the length of lags.
+
+    Over a lag the mean increment is not the drift times the lag, and so on: what the equation simulates is
+    looked at in the same way as the data, and the difference is added to what its parts should be. Networks
+    learn the result at the end; until then the polynomials themselves are simulated. The noise of
+    simulations is the same in all rounds, so that these converge.
+    """
+    equation = model.equation
+    rng = np.random.default_rng([seed, 3])
+    now, jumps = look.coefficients, look.jumps
+    units, noise_seed = look.units(rows), int(rng.integers(2**62))
+    parts = (equation.drift, equation.diffusion)
+    smooth = all(isinstance(part, NetworkCoefficient) and not part.matrix for part in parts)
+    for number in range(rounds + 1):
+        _set_jumps(equation, jumps)
+        if number == rounds or not smooth:
+            count = LATER_STEPS if number and not smooth else STEPS
+            targets = now.drift(rows.state), np.linalg.cholesky(now.cov)
+            _imitate(equation, x, targets, jumps, units, count, rng, rows.weight)
+        if number == rounds:
+            return
+        simulator = _follow_curves(model, now).to(x.device, x.dtype) if smooth else model
+        looks = _look_at(simulator, x, rows, hoods, noise_seed, jumps is not None)
+        if looks is None:
+            return
+        # Degrees that change from round to round would keep these from converging.
+        now = look.correct(rows, now, looks, chosen=number >= CHOOSING)
+        if jumps is not None:
+            jumps = _corrected(jumps, look.jumps, [own.jumps for own in looks])
+
+
+def _follow_curves(model: Transitions, now: Coefficients) -> Transitions:
+    """The same model with polynomials in place of networks."""
+    variance, equation = np.diagonal(now.cov, axis1=1, axis2=2), model.equation
+    curves = _Curve(now.drift), _Curve(now.variance, np.stack([variance.min(0), variance.max(0)]))
+    return Transitions(StochasticEquation(*curves, equation.jumps, None, equation.bounds), model.n_steps)
+
+
+@torch.no_grad()
+def _look_at(
+    model: Transitions, x: Tensor, rows: TransitionRows, hoods: Neighborhoods, seed: int, jumps: bool
+) -> list[FirstLook] | None:
+    """Looks at several simulated copies of the data; None if some explode, which training will say."""
+    generator = torch.Generator(x.device).manual_seed(seed)
+    d, looks, mirror = rows.state.shape[1], [], _Mirror(generator)
+    for _ in range(max(SIMULATED, min(10, SIMULATED_ROWS // len(rows)))):
+        noise: Any = generator if jumps else mirror
+        simulated = model(x, None, noise)[:, :d].double().cpu().numpy()
+        mirror.turn()
+        if not np.isfinite(simulated).all():
+            return None
+        own = replace(rows, increment=simulated)
+        looks.append(FirstLook.of(own, hoods, jumps, rich_degree(len(rows), d)))
+    return looks
+
+
+@final
+class _Curve(Coefficient):
+    """A polynomial of the state, or, within bounds (2, m) of the values, the root of one."""
+
+    def __init__(self, fit: PolynomialFit, bounds: Array | None = None) -> None:
+        super().__init__()
+        fit = fit.trim()
+        self.degree, self.powers = fit.degree, powers_of(len(fit.location), fit.degree)
+        values = {"location": fit.location, "spread": fit.spread, "weights": fit.coefficients}
+        for name, value in (values if bounds is None else values | {"bounds": bounds}).items():
+            self.register_buffer(name, torch.tensor(value))
+
+    def forward(self, t: Tensor, y: Tensor, values: dict[str, Tensor], *extra: Tensor) -> Tensor:
+        """Values (n, m)."""
+        u = ((y - self.get_buffer("location")) / self.get_buffer("spread")).clamp(-4, 4) / 2
+        legendre = [torch.ones_like(u), u]
+        for k in range(1, self.degree):
+            legendre.append(((2 * k + 1) * u * legendre[k] - k * legendre[k - 1]) / (k + 1))
+        columns = []
+        for powers in self.powers:
+            column = legendre[0][:, 0]
+            for j, k in enumerate(powers):
+                column = column * legendre[k][:, j] if k else column
+            columns.append(column)
+        found = torch.stack(columns, 1) @ self.get_buffer("weights")
+        if "bounds" not in self._buffers:
+            return found
+        low, high = self.get_buffer("bounds")
+        return found.clamp(low, high).sqrt()
+
+
+@final
+class _Mirror:
+    """Random numbers of which every second pass is the negative of the one before.
+
+    What is linear in the noise, most of the error of a regression of simulated increments, cancels in pairs.
+    """
+
+    def __init__(self, generator: torch.Generator) -> None:
+        self._generator = generator
+        self._kept: list[Tensor] = []
+        self._place: int | None = None
+
+    def normal(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """Standard normal numbers, fresh or mirrored."""
+        if self._place is None:
+            self._kept.append(normal(shape, like, self._generator))
+            return self._kept[-1]
+        self._place += 1
+        return -self._kept[self._place - 1]
+
+    def turn(self) -> None:
+        """Begin the next pass."""
+        if self._place is None:
+            self._place = 0
+        else:
+            self._kept, self._place = [], None
+
+
+def _corrected(now: JumpLook, wanted: JumpLook | None, looks: list[JumpLook | None]) -> JumpLook:
+    """Jumps such that what is simulated looks as the data do, if looks move as the jumps do."""
+    seen = [own for own in looks if own is not None]
+    assert wanted is not None
+    rate = now.rate * np.clip(wanted.rate / np.mean([own.rate for own in seen]), 0.5, 2)
+    std = now.std * np.clip(wanted.std / np.mean([own.std for own in seen], axis=0), 0.5, 2)
+    mean = now.mean + wanted.mean - np.mean([own.mean for own in seen], axis=0)
+    return JumpLook(float(rate), mean, std, now.quiet)
+
+
+def _set_jumps(equation: StochasticEquation, look: JumpLook | None) -> None:
+    """Give Gaussian jumps this rate and these sizes; those of a known form are fitted to them instead."""
+    if look is None or not isinstance(equation.jumps, NormalJumps):
+        return
+    values = {"rate": np.array([look.rate]), "mean": look.mean, "std": look.std}
+    for name, value in values.items():
+        part = getattr(equation.jumps, name)
+        tensor = torch.tensor(value).to(part.get_buffer("factor"))
+        unit = torch.tensor(values["std"]).to(tensor) if name == "mean" else tensor
+        if isinstance(part, ConstantCoefficient):
+            part.start(tensor, unit)
+        else:
+            part.get_buffer("factor").copy_(unit)
+            part.skip.bias.data.copy_(tensor / unit if name == "mean" else torch.zeros_like(tensor))
+
+
+def _imitate(
+    equation: StochasticEquation,
+    x: Tensor,
+    targets: tuple[Array, Array],
+    jumps: JumpLook | None,
+    units: dict[str, tuple[Tensor, Tensor, Tensor]],
+    count: int,
+    rng: np.random.Generator,
+    weight: Array | None,
+) -> None:
+    """Least squares of drift and diffusion on the values (R, d) and (R, d, d) that they should have."""
+    n, d = targets[0].shape
+    share = None if weight is None else weight / weight.sum()
+    wanted = torch.tensor(targets[0]).to(x), torch.tensor(targets[1]).to(x)
+    scales = [units[name][2].to(x) for name in ("drift", "diffusion")]
+    parts = equation.drift, equation.diffusion
+    networks = [p for part in parts for p in part.parameters()]
+    groups = [{"params": networks, "lr": 0.01}] if networks else []
+    if equation.law is not None:
+        groups.append({"params": list(equation.law.parameters()), "lr": 0.05})
+    if not groups:
+        return
+    optimizer = torch.optim.Adam(groups)
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for step in range(count):
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate * (1 - step / count)
+        # Rows with weights are drawn as often as these say, and therefore with replacement.
+        batch = rng.choice(n, min(n, BATCH), replace=share is not None, p=share)
+        chosen = torch.from_numpy(batch).to(x.device)
+        rows, values = x[chosen], equation.values(min(n, BATCH), None)
+        states = equation.inside(rows[:, 2 : 2 + d])
+        a, b = (part(rows[:, 0], states, values) for part in parts)
+        target = wanted[1][chosen]
+        if b.ndim == 2:
+            # The sign of a diffusion means nothing.
+            b, target = b.abs(), target.square().sum(2).sqrt()
+        elif not isinstance(equation.diffusion, NetworkCoefficient):
+            b, target = b @ b.transpose(1, 2), target @ target.transpose(1, 2)
+        loss = ((a - wanted[0][chosen]) / scales[0]).square().mean()
+        loss = loss + ((b - target) / (scales[1][:, None] if b.ndim == 3 else scales[1])).square().mean()
+        if jumps is not None and isinstance(equation.jumps, FunctionJumps):
+            loss = loss + _unlike(equation.jumps, jumps, rows[:, 0], states, values, rng)
+        if not loss.requires_grad or not bool(torch.isfinite(loss)):
+            return
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+
+
+def _unlike(
+    jumps: FunctionJumps,
+    look: JumpLook,
+    t: Tensor,
+    y: Tensor,
+    values: dict[str, Tensor],
+    rng: np.random.Generator,
+) -> Tensor:
+    """How far rate, mean and SD of jumps of a known form are from what was seen, in relative units."""
+    half = rng.normal(size=(-(-len(y) // 2), y.shape[1]))
+    size = jumps.size(t, y, values, torch.tensor(np.concatenate([half, -half])[: len(y)]).to(y))
+    mean, std = (torch.tensor(v).to(y) for v in (look.mean, look.std))
+    unit = torch.maximum(std, mean.abs())
+    gaps = [jumps.rate(t, y, values).mean() / look.rate - 1]
+    gaps += [((size.mean(0) - mean) / unit), ((size.std(0, correction=0) - std) / unit)]
+    total: Tensor = torch.cat([gap.reshape(-1) for gap in gaps]).square().sum()
+    return total
