@@ -104,7 +104,7 @@ class EquationTraining:
         x = torch.tensor(rows.inputs, dtype=self.parts.dtype, device=device)
         model = Transitions(equation, self._n_steps(rows))
         if isinstance(self.step, str):
-            start_parts(model, x, rows, look, hoods, seed, rounds=0)
+            start_parts(model, x, rows, look, hoods, seed, corrected=False)
             _refine(model, x, seed)
         start_parts(model, x, rows, look, hoods, seed)
         step = float(rows.lag.max()) / model.n_steps
@@ -201,7 +201,8 @@ class EquationTraining:
     def _config(self, n_balls: int, k: int, seed: int, printed: str) -> FitConfig:
         auto_steps = 120 if self.debiased else 300
         parts = self.parts
-        auto_rate = 0.02 if not parts.has_networks else 0.005 if parts.has_functions else 0.002
+        # Parameters start near their optimum, and longer steps would only add the noise of the draws.
+        auto_rate = 0.005 if parts.has_functions else 0.002
         if not self.debiased:
             auto_rate = 0.01  # the printed loss has its minimum far from the start
         steps = auto_steps if isinstance(self.max_steps, str) else check_count(self.max_steps, "max_steps", 1)

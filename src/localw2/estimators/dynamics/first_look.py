@@ -11,11 +11,8 @@ import torch
 from torch import Tensor
 
 from localw2._validation import Array, average
-from localw2.estimators.dynamics.polynomials import (
-    MomentRegression,
-    PolynomialFit,
-    choices_of_degree,
-)
+from localw2.estimators.dynamics.moment_regression import CurveErrors, MomentRegression
+from localw2.estimators.dynamics.polynomials import PolynomialFit, choices_of_degree
 
 if TYPE_CHECKING:
     from localw2.balls.neighborhoods import Neighborhoods
@@ -91,13 +88,14 @@ class JumpLook:
 class Coefficients:
     """Drift and variance of the noise as polynomials, with the covariances (R, d, d) at every row.
 
-    ``degrees`` are those of both for each state, if they were chosen.
+    ``degrees`` are those of both for each state, and ``errors`` their errors, once both were regressed.
     """
 
     drift: PolynomialFit
     variance: PolynomialFit
     cov: Array
     degrees: list[tuple[int, int]] | None = None
+    errors: CurveErrors | None = None
 
 
 @final
@@ -156,22 +154,22 @@ class FirstLook:
         return cls(rows.increment, fit, own, fit(rows.state), cov, local, residual, quiet, found)
 
     def correct(
-        self, rows: TransitionRows, now: Coefficients, looks: list[FirstLook], chosen: bool
+        self, rows: TransitionRows, now: Coefficients, looks: list[FirstLook], keep_degrees: bool
     ) -> Coefficients:
         """Drift and diffusion from looks at what the present ones simulate.
 
         Both have degrees of their own: if the drift pushes states together or apart, the variance of
-        increments depends on the state, while the diffusion itself may be constant. If they are ``chosen``
-        already, they stay.
+        increments depends on the state, while the diffusion itself may be constant.
         """
         folds, units, lag = rows.folds(), rows.standard_units(), rows.lag[:, None]
         mean = np.mean([look.mean for look in looks], axis=0)
         variance = np.mean([look.std**2 for look in looks], axis=0)
         present = np.diagonal(now.cov, axis1=1, axis2=2)
-        regression = MomentRegression(rows.state, rows.lag, rows.increment, self.quiet, folds, units)
+        chosen = folds, rows.clusters(), units
+        regression = MomentRegression(rows.state, rows.lag, rows.increment, self.quiet, *chosen)
         made = None if self.jumps is not None else np.stack([look.increment for look in looks])
-        given = now.drift, present, mean * lag, variance * lag, made
-        drift, noise, degrees = regression.solve(*given, now.degrees if chosen else None)
+        degrees = now.degrees if keep_degrees else None
+        found = regression.solve(now.drift, present, mean * lag, variance * lag, made, degrees)
         ratio = np.clip(present / variance, 0.25, 4)
         cov, d = np.zeros_like(now.cov), present.shape[1]
         if d > 1:
@@ -179,8 +177,9 @@ class FirstLook:
             products = _products(self.residual * np.sqrt(ratio))
             cov = PolynomialFit.fit(rows.state, products, weight, folds, None, units)(rows.state)
             cov = cov.reshape(now.cov.shape)
-        cov[:, range(d), range(d)] = noise(rows.state)
-        return Coefficients(drift, noise, _positive(cov, self.local * ratio), degrees)
+        cov[:, range(d), range(d)] = found.variance(rows.state)
+        cov = _positive(cov, self.local * ratio)
+        return Coefficients(found.drift, found.variance, cov, found.degrees, found.errors)
 
     @property
     def coefficients(self) -> Coefficients:

@@ -26,12 +26,13 @@ if TYPE_CHECKING:
     from localw2.balls.neighborhoods import Neighborhoods
     from localw2.estimators.dynamics.transitions import TransitionRows
 
-# Rounds in which what is simulated over the lags of the data corrects the first look.
-ROUNDS = 5
+# Rounds in which what is simulated over the lags of the data corrects the first look: of polynomials, which
+# networks learn at the end, and of functions and matrices, which learn in every round.
+ROUNDS, LEARNING_ROUNDS = 5, 3
 # Rounds in which the degrees of polynomials are chosen.
 CHOOSING = 2
 # Steps in which networks and functions learn what they should be, at first and in each round.
-STEPS, LATER_STEPS, BATCH = 300, 60, 1024
+STEPS, LATER_STEPS, BATCH = 200, 60, 1024
 # Simulated copies of the data that a round looks at, so that their noise is less than that of the data: at
 # least so many, and more of few rows.
 SIMULATED, SIMULATED_ROWS = 4, 50_000
@@ -44,14 +45,15 @@ def start_parts(
     look: FirstLook,
     hoods: Neighborhoods,
     seed: int,
-    rounds: int = ROUNDS,
-) -> None:
+    corrected: bool = True,
+) -> Coefficients:
     """Bring all parts, networks or functions, to the first look, corrected for the length of lags.
 
     Over a lag the mean increment is not the drift times the lag, and so on: what the equation simulates is
     looked at in the same way as the data, and the difference is added to what its parts should be. Networks
     learn the result at the end; until then the polynomials themselves are simulated. The noise of
-    simulations is the same in all rounds, so that these converge.
+    simulations is the same in all rounds, so that these converge. If not ``corrected`` there are none.
+    Returns what the parts should be.
     """
     equation = model.equation
     rng = np.random.default_rng([seed, 3])
@@ -59,6 +61,7 @@ def start_parts(
     units, noise_seed = look.units(rows), int(rng.integers(2**62))
     parts = (equation.drift, equation.diffusion)
     smooth = all(isinstance(part, NetworkCoefficient) and not part.matrix for part in parts)
+    rounds = (ROUNDS if smooth else LEARNING_ROUNDS) if corrected else 0
     for number in range(rounds + 1):
         _set_jumps(equation, jumps)
         if number == rounds or not smooth:
@@ -66,15 +69,16 @@ def start_parts(
             targets = now.drift(rows.state), np.linalg.cholesky(now.cov)
             _imitate(equation, x, targets, jumps, units, count, rng, rows.weight)
         if number == rounds:
-            return
+            break
         simulator = _follow_curves(model, now).to(x.device, x.dtype) if smooth else model
         looks = _look_at(simulator, x, rows, hoods, noise_seed, jumps is not None)
         if looks is None:
-            return
+            break
         # Degrees that change from round to round would keep these from converging.
-        now = look.correct(rows, now, looks, chosen=number >= CHOOSING)
+        now = look.correct(rows, now, looks, keep_degrees=number >= CHOOSING)
         if jumps is not None:
             jumps = _corrected(jumps, look.jumps, [own.jumps for own in looks])
+    return now
 
 
 def _follow_curves(model: Transitions, now: Coefficients) -> Transitions:

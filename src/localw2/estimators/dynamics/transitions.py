@@ -21,6 +21,8 @@ LEFT_OUT = 0.2
 OVERLAP = 3
 # Parts into which paths are divided for cross-validation.
 FOLDS = 10
+# Fewest groups of dependent rows from which standard errors can be told.
+FEWEST_CLUSTERS = 40
 
 
 @final
@@ -131,6 +133,13 @@ class TransitionRows:
         if paths.max() + 1 >= 2 * FOLDS:
             return paths % FOLDS
         return (np.arange(len(self)) * (4 * FOLDS) // len(self)) % FOLDS
+
+    def clusters(self) -> Array:
+        """Rows (R,) that may depend on each other: those of a path, or stretches of one if there are few."""
+        paths: Array = np.unique(self.number, return_inverse=True)[1]
+        if paths.max() + 1 >= FEWEST_CLUSTERS:
+            return paths
+        return np.arange(len(self)) * FEWEST_CLUSTERS // len(self)
 
     def balls(self, k: int, rng: np.random.Generator) -> Neighborhoods:
         """Balls of the k nearest states, around random rows; every row is in at least one ball."""
