@@ -22,6 +22,8 @@ from localw2.models.sde import StochasticEquation, follow
 _NOISE_STEP = 3.0
 # The least part of the spread of first observations that is due to the states themselves.
 _LEAST_SIGNAL = 0.05
+# Steps of Fisher scoring of each path, and how far these may go, in units of a parameter.
+SCORING_STEPS, FARTHEST = 2, 8.0
 # Of a parameter, in its units, by which slopes are found.
 _DIFFERENCE = 1e-4
 
@@ -117,27 +119,33 @@ class WholePaths(RandomMap):
         at, t = self.equation.inside(y).reshape(-1, d), times[:, :-1].reshape(-1)
 
         def coefficients(scores: Tensor) -> tuple[Tensor, Tensor]:
-            values = self.law.values_of(scores.expand(len(at), -1))
+            values = self.law.values_of(scores.repeat_interleave(count, 0))
             a, b = self.equation.drift(t, at, values), self.equation.diffusion(t, at, values)
             return a, b.abs() if b.ndim == 2 else b.square().sum(2).sqrt()
 
-        reference = self.get_buffer("reference")
-        a, b = coefficients(reference)
-        # Central differences: any function that observed and simulated paths share will do.
-        moves = torch.eye(len(reference)).to(reference) * _DIFFERENCE
-        ends = [(coefficients(reference + m), coefficients(reference - m)) for m in moves]
-        slopes = [torch.stack([(u[i] - v[i]) / (2 * _DIFFERENCE) for u, v in ends], -1) for i in (0, 1)]
-        a, b = a.view(n, count, d), b.view(n, count, d).clamp_min(1e-12)
-        in_a, in_b = (v.view(n, count, d, -1) for v in slopes)
-        r = torch.where(both, (change - a * h) / (b * h.sqrt()), 0.0)
-        weight = both.to(r) / b
-        by_a, by_b = in_a * (weight * h.sqrt())[..., None], in_b * weight[..., None]
-        score = torch.einsum("ntd,ntdk->nk", r, by_a) + torch.einsum("ntd,ntdk->nk", r.square() - 1, by_b)
-        information = torch.einsum("ntdk,ntdl->nkl", by_a, by_a) + 2 * torch.einsum(
-            "ntdk,ntdl->nkl", by_b, by_b
-        )
-        drawn = information + torch.eye(len(reference)).to(information)
-        found = [torch.linalg.solve(drawn, score[..., None])[..., 0]]
+        reference = self.get_buffer("reference").expand(n, -1)
+        moves = torch.eye(reference.shape[1]).to(reference)
+        moved = torch.zeros_like(reference)
+        first = None
+        for _ in range(SCORING_STEPS):
+            now = reference + moved
+            a, b = coefficients(now)
+            # Central differences: any function that observed and simulated paths share will do.
+            ends = [(coefficients(now + _DIFFERENCE * m), coefficients(now - _DIFFERENCE * m)) for m in moves]
+            slopes = [torch.stack([(u[i] - v[i]) / (2 * _DIFFERENCE) for u, v in ends], -1) for i in (0, 1)]
+            a, b = a.view(n, count, d), b.view(n, count, d).clamp_min(1e-12)
+            in_a, in_b = (v.view(n, count, d, -1) for v in slopes)
+            r = torch.where(both, (change - a * h) / (b * h.sqrt()), 0.0)
+            first = r if first is None else first
+            weight = both.to(r) / b
+            by_a, by_b = in_a * (weight * h.sqrt())[..., None], in_b * weight[..., None]
+            score = torch.einsum("ntd,ntdk->nk", r, by_a)
+            score = score + torch.einsum("ntd,ntdk->nk", r.square() - 1, by_b)
+            information = torch.einsum("ntdk,ntdl->nkl", by_a, by_a)
+            information = information + 2 * torch.einsum("ntdk,ntdl->nkl", by_b, by_b)
+            step = torch.linalg.solve(information + moves, (score - moved)[..., None])[..., 0]
+            moved = (moved + step).clamp(-FARTHEST, FARTHEST)
+        found, r = [moved], first
         if self.errors is not None:
             for lag in (1, 2):
                 pairs = (both[:, lag:] & both[:, :-lag]).sum(1).clamp_min(1)
