@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from localw2._validation import Array, check_count, check_flag, check_number
+from localw2._validation import Array, average, check_count, check_flag, check_number
 from localw2.balls.neighborhoods import Neighborhoods
 from localw2.estimators import settings
 from localw2.estimators.dynamics.equations import EquationSettings
@@ -29,6 +29,7 @@ from localw2.training.config import Fit, FitConfig
 from localw2.training.loop import train
 
 if TYPE_CHECKING:
+    from localw2.estimators.dynamics.moment_regression import CurveErrors
     from localw2.estimators.dynamics.transitions import TransitionRows
 
 # Transitions of a step of training, before draws.
@@ -39,6 +40,8 @@ MOST_STEPS = 64
 MAX_GRADIENT = 1.0
 # Whole paths: how many there must be, the longest piece of one where nothing varies, and training.
 FEWEST_PATHS, LONGEST_PIECE, WHOLE_STEPS, WHOLE_RATE = 20, 50, 150, 0.03
+# Errors of measurement that are learned.
+NOISES = ("additive", "proportional")
 # How much networks are held to the regressions that they start from, relative to the loss.
 ANCHOR = 4.0
 
@@ -46,13 +49,17 @@ ANCHOR = 4.0
 @final
 @dataclass(frozen=True)
 class LearnedEquation:
-    """An equation, its fit, the longest step of the solver and its error, and the SD of errors of Y."""
+    """An equation, its fit, the longest step of the solver and its error, and the SD of errors of Y.
+
+    ``errors`` say how sure the curves of networks are.
+    """
 
     equation: StochasticEquation
     fit: Fit
     step: float
     step_error: float
     noise: Array | None = None
+    errors: CurveErrors | None = None
 
 
 @final
@@ -106,14 +113,14 @@ class EquationTraining:
         if isinstance(self.step, str):
             start_parts(model, x, rows, look, hoods, seed, corrected=False)
             _refine(model, x, seed)
-        start_parts(model, x, rows, look, hoods, seed)
+        errors = start_parts(model, x, rows, look, hoods, seed)
         step = float(rows.lag.max()) / model.n_steps
         if equation.n_random or self.noise is not None:
             fit, noise = self._learn_whole(equation, rows, step, seed, printed)
             return LearnedEquation(equation, fit, step, _step_error(model, x, seed), noise)
         objective, x, model = self._objective(model, x, rows, look, hoods)
         fit = train(model, objective, x, self._config(hoods.n_balls, int(hoods.sizes[0]), seed, printed))
-        return LearnedEquation(equation, fit, step, _step_error(model, x, seed))
+        return LearnedEquation(equation, fit, step, _step_error(model, x, seed), None, errors)
 
     def _learn_whole(
         self, equation: StochasticEquation, rows: TransitionRows, step: float, seed: int, printed: str
@@ -130,9 +137,11 @@ class EquationTraining:
         of_paths = None if weights is None else torch.tensor(weights, device=device)
         errors = None
         if self.noise is not None:
-            known = not isinstance(self.noise, str)
+            known, relative = not isinstance(self.noise, str), self.noise == "proportional"
             std = np.full(values.shape[2], float(self.noise)) if known else rows.roughness()
-            errors = Errors(torch.tensor(std, dtype=torch.float64, device=device), known)
+            if relative:
+                std = std / np.maximum(np.sqrt(average(rows.state**2, rows.weight)), 1e-300)
+            errors = Errors(torch.tensor(std, dtype=torch.float64, device=device), known, relative)
         mask = torch.tensor(there, device=device)
         model = WholePaths(equation, data[0], data[1], mask, step, errors, of_paths).to(device)
         number = torch.arange(len(values), device=device)
@@ -258,9 +267,10 @@ def _check_whole(parts: EquationSettings, noise: Any) -> None:
     """Raise where whole paths would be compared and cannot be."""
     varies = [name for name, law in parts.laws.items() if not isinstance(law, Shared)]
     if noise is not None:
-        if isinstance(noise, str) and noise != "additive":
+        if isinstance(noise, str) and noise not in NOISES:
             raise ValueError(
-                f"noise={noise!r} is unknown; give 'additive', a known standard deviation, or None."
+                f"noise={noise!r} is unknown here; give one of {', '.join(NOISES)}, a known standard "
+                "deviation, or None. Two kinds of errors beside the noise of the state cannot be told apart."
             )
         check_noise(noise)
     if not varies and noise is None:

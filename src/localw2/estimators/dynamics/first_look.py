@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from localw2._validation import Array, average
-from localw2.estimators.dynamics.moment_regression import CurveErrors, MomentRegression
+from localw2.estimators.dynamics.moment_regression import MomentRegression, RegressedMoments
 from localw2.estimators.dynamics.polynomials import PolynomialFit, choices_of_degree
 
 if TYPE_CHECKING:
@@ -88,14 +88,13 @@ class JumpLook:
 class Coefficients:
     """Drift and variance of the noise as polynomials, with the covariances (R, d, d) at every row.
 
-    ``degrees`` are those of both for each state, and ``errors`` their errors, once both were regressed.
+    ``moments`` are the same with their degrees, once both were regressed together.
     """
 
     drift: PolynomialFit
     variance: PolynomialFit
     cov: Array
-    degrees: list[tuple[int, int]] | None = None
-    errors: CurveErrors | None = None
+    moments: RegressedMoments | None = None
 
 
 @final
@@ -153,6 +152,13 @@ class FirstLook:
         own = replace(variance, coefficients=variance.coefficients[:, :: d + 1])
         return cls(rows.increment, fit, own, fit(rows.state), cov, local, residual, quiet, found)
 
+    def regression(self, rows: TransitionRows) -> MomentRegression:
+        """The regression of both moments of these increments."""
+        groups = rows.folds(), rows.clusters()
+        return MomentRegression(
+            rows.state, rows.lag, rows.increment, self.quiet, *groups, rows.standard_units()
+        )
+
     def correct(
         self, rows: TransitionRows, now: Coefficients, looks: list[FirstLook], keep_degrees: bool
     ) -> Coefficients:
@@ -161,25 +167,23 @@ class FirstLook:
         Both have degrees of their own: if the drift pushes states together or apart, the variance of
         increments depends on the state, while the diffusion itself may be constant.
         """
-        folds, units, lag = rows.folds(), rows.standard_units(), rows.lag[:, None]
-        mean = np.mean([look.mean for look in looks], axis=0)
-        variance = np.mean([look.std**2 for look in looks], axis=0)
-        present = np.diagonal(now.cov, axis1=1, axis2=2)
-        chosen = folds, rows.clusters(), units
-        regression = MomentRegression(rows.state, rows.lag, rows.increment, self.quiet, *chosen)
+        mean, variance = average_moments(looks)
+        lag, present = rows.lag[:, None], np.diagonal(now.cov, axis1=1, axis2=2)
         made = None if self.jumps is not None else np.stack([look.increment for look in looks])
-        degrees = now.degrees if keep_degrees else None
-        found = regression.solve(now.drift, present, mean * lag, variance * lag, made, degrees)
+        degrees = now.moments.degrees if keep_degrees and now.moments is not None else None
+        given = now.drift, present, mean * lag, variance * lag, made
+        found = self.regression(rows).solve(*given, degrees)
         ratio = np.clip(present / variance, 0.25, 4)
         cov, d = np.zeros_like(now.cov), present.shape[1]
         if d > 1:
             weight = self.quiet * (self.local / average(self.local, rows.weight)).mean(1) ** -2.0
             products = _products(self.residual * np.sqrt(ratio))
-            cov = PolynomialFit.fit(rows.state, products, weight, folds, None, units)(rows.state)
+            groups = rows.folds(), None, rows.standard_units()
+            cov = PolynomialFit.fit(rows.state, products, weight, *groups)(rows.state)
             cov = cov.reshape(now.cov.shape)
         cov[:, range(d), range(d)] = found.variance(rows.state)
         cov = _positive(cov, self.local * ratio)
-        return Coefficients(found.drift, found.variance, cov, found.degrees, found.errors)
+        return Coefficients(found.drift, found.variance, cov, found)
 
     @property
     def coefficients(self) -> Coefficients:
@@ -205,6 +209,12 @@ class FirstLook:
             name: (a, b, torch.ones(count))
             for name, count in (("rate", 1), ("jump_mean", len(b)), ("jump_std", len(b)))
         }
+
+
+def average_moments(looks: list[FirstLook]) -> tuple[Array, Array]:
+    """Mean and variance (R, d) of increments per unit of time, on average over looks."""
+    found = [np.mean(part, axis=0) for part in ([k.mean for k in looks], [k.std**2 for k in looks])]
+    return found[0], found[1]
 
 
 def _products(residual: Array) -> Array:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
@@ -48,12 +49,11 @@ class CurveErrors:
 @final
 @dataclass(frozen=True)
 class RegressedMoments:
-    """Drift and variance of the noise, of d values each, their degrees for each state, and their errors."""
+    """Drift and variance of the noise, of d values each, and their degrees for each state."""
 
     drift: PolynomialFit
     variance: PolynomialFit
     degrees: list[tuple[int, int]]
-    errors: CurveErrors
 
 
 @final
@@ -101,52 +101,122 @@ class MomentRegression:
         cross-validation unless given.
         """
         d = self.state.shape[1]
-        degree = rich_degree(len(self.state), d)
-        location, unit = self.units[0], np.maximum(self.units[1], 1e-300)
-        x = standardise(self.state, location, unit)
-        design, order = design_of(x, degree), np.array([sum(p) for p in powers_of(d, degree)])
-        values, slopes = drift(self.state), drift.slopes(self.state)
-        count = len(order)
-        coefficients, used = np.zeros((2, count, d)), []
-        covariances = np.zeros((d, 2 * count, 2 * count))
+        basis = _Basis.of(self.state, rich_degree(len(self.state), d), self.units)
+        count, used = len(basis.order), []
+        coefficients = np.zeros((2, count, d))
         for j in range(d):
-            m, s = mean[:, j], spread[:, j]
-            made = None if simulated is None else simulated[:, :, j] - m
-            residual = _excess(self.increment[:, j] - m, made, s)
-            steep = slope_of(x, degree, j) / unit[j]
-            now = values[:, j], slopes[:, j], variance[:, j]
-            blocks = _linearise(design, steep, now, self.lag, s, residual)
+            made = None if simulated is None else simulated[:, :, j] - mean[:, j]
+            residual = _excess(self.increment[:, j] - mean[:, j], made, spread[:, j])
+            blocks = self._linearise(basis, j, drift, variance, spread[:, j], residual)
             folds = _Folds.of(blocks, self.weight, self.folds)
             if degrees is None:
-                used.append(_choose(folds, _Folds.of(blocks[:1], self.weight, self.folds), order))
+                used.append(_choose(folds, _Folds.of(blocks[:1], self.weight, self.folds), basis.order))
             else:
                 used.append(degrees[j])
-            terms = _terms(order, *used[-1])
-            found = folds.solve(terms)
-            flat = np.zeros(2 * count)
-            flat[terms] = found
+            terms, flat = basis.terms(*used[-1]), np.zeros(2 * count)
+            flat[terms] = folds.solve(terms)
             coefficients[:, :, j] = flat.reshape(2, count)
-            covariances[j][np.ix_(terms, terms)] = self._covariance(blocks, folds, terms, found)
         highest = max(max(pair) for pair in used)
-        kept = order <= highest
-        parts = covariances[:, :count, :count], covariances[:, count:, count:]
-        errors = CurveErrors(location, unit, highest, *(part[:, kept][:, :, kept] for part in parts))
-        fits = [PolynomialFit(location, unit, highest, part[kept]) for part in coefficients]
-        return RegressedMoments(fits[0], fits[1], used, errors)
+        kept = basis.order <= highest
+        fits = [PolynomialFit(basis.location, basis.spread, highest, part[kept]) for part in coefficients]
+        return RegressedMoments(fits[0], fits[1], used)
 
-    def _covariance(
-        self, blocks: list[tuple[Array, Array]], folds: _Folds, terms: Array, found: Array
-    ) -> Array:
-        """The sandwich estimate of the covariance of coefficients, with rows that depend in clusters."""
-        scores = np.zeros((len(self.weight), len(terms)))
-        for design, target in blocks:
-            own = design[:, terms]
-            scores += own * (self.weight * (target - own @ found))[:, None]
-        count = int(self.clusters.max()) + 1
-        sums = np.zeros((count, len(terms)))
-        np.add.at(sums, self.clusters, scores)
-        half = solve(folds.grams.sum(0)[np.ix_(terms, terms)], sums.T)
-        return half @ half.T * (count / max(count - 1, 1))
+    def errors(
+        self,
+        found: RegressedMoments,
+        mean: Array,
+        spread: Array,
+        simulate: Callable[[PolynomialFit, PolynomialFit], Array],
+    ) -> CurveErrors:
+        """How sure the coefficients are, given their degrees.
+
+        ``simulate`` gives increments (S, R, d) of other coefficients with the same noise. Their moments say
+        how residuals really respond, and residuals of clusters of rows how much they vary: the sandwich
+        estimate of the covariance of what solves estimating equations.
+        """
+        d, basis = self.state.shape[1], _Basis.of(self.state, found.drift.degree, self.units)
+        count = len(basis.order)
+        covariances = np.zeros((d, 2 * count, 2 * count))
+        fits = found.drift, found.variance
+        now, base = found.variance(self.state), simulate(*fits)
+        for j in range(d):
+            made, root, wide = base[:, :, j] - mean[:, j], np.sqrt(spread[:, j]), np.sqrt(2) * spread[:, j]
+            residual = _excess(self.increment[:, j] - mean[:, j], made, spread[:, j])
+            blocks = self._linearise(basis, j, found.drift, now, spread[:, j], residual)
+            terms = basis.terms(*found.degrees[j])
+            designs = [block[0][:, terms] * self.weight[:, None] for block in blocks]
+            scores = designs[0] * (residual[0] / root)[:, None] + designs[1] * (residual[1] / wide)[:, None]
+            sums = np.zeros((int(self.clusters.max()) + 1, len(terms)))
+            np.add.at(sums, self.clusters, scores)
+            gram = np.sum([a.T @ b[0][:, terms] for a, b in zip(designs, blocks, strict=True)], axis=0)
+            steps = np.sqrt(np.diag(solve(gram, np.eye(len(terms)))))
+            response = np.empty_like(gram)
+            for k, (term, step) in enumerate(zip(terms, steps, strict=True)):
+                part, row = divmod(int(term), count)
+                moved = list(fits)
+                changed = moved[part].coefficients.copy()
+                changed[row, j] += step
+                moved[part] = replace(moved[part], coefficients=changed)
+                other = simulate(*moved)[:, :, j] - mean[:, j]
+                first, second = (other - made).mean(0) / root, (other**2 - made**2).mean(0) / wide
+                response[:, k] = (first @ designs[0] + second @ designs[1]) / step
+            half = np.linalg.solve(response, sums.T)
+            covariances[j][np.ix_(terms, terms)] = half @ half.T * (len(sums) / (len(sums) - 1))
+        parts = covariances[:, :count, :count], covariances[:, count:, count:]
+        return CurveErrors(basis.location, basis.spread, found.drift.degree, *parts)
+
+    def _linearise(
+        self,
+        basis: _Basis,
+        j: int,
+        drift: PolynomialFit,
+        variance: Array,
+        s: Array,
+        residual: tuple[Array, Array],
+    ) -> list[tuple[Array, Array]]:
+        """Designs (R, 2 K) of means and of variances, and targets (R,): what is there now, plus residuals."""
+        design, steep = basis.design, basis.steep(j)
+        a, slope, v = drift(self.state)[:, j], drift.slopes(self.state)[:, j], variance[:, j]
+        (g, g_slope), (k, k_slope) = _gains(slope, self.lag)
+        root, wide = np.sqrt(s), np.sqrt(2) * s
+        by_mean = design * (g / root)[:, None] + steep * (a * g_slope / root)[:, None]
+        by_drift, by_noise = steep * (v * k_slope / wide)[:, None], design * (k / wide)[:, None]
+        first = (residual[0] + a * g + a * g_slope * slope) / root
+        second = (residual[1] + v * k_slope * slope + v * k) / wide
+        return [
+            (np.hstack([by_mean, np.zeros_like(by_mean)]), first),
+            (np.hstack([by_drift, by_noise]), second),
+        ]
+
+
+@final
+@dataclass(frozen=True)
+class _Basis:
+    """The terms (R, K) of a polynomial of given degree at states, and the degree (K,) of each."""
+
+    location: Array
+    spread: Array
+    degree: int
+    x: Array
+    design: Array
+    order: Array
+
+    @classmethod
+    def of(cls, state: Array, degree: int, units: tuple[Array, Array]) -> _Basis:
+        """Those of states (R, d) in these units."""
+        location, spread = units[0], np.maximum(units[1], 1e-300)
+        x = standardise(state, location, spread)
+        order = np.array([sum(p) for p in powers_of(state.shape[1], degree)])
+        return cls(location, spread, degree, x, design_of(x, degree), order)
+
+    def steep(self, j: int) -> Array:
+        """Their derivatives in the j-th state."""
+        found: Array = slope_of(self.x, self.degree, j) / self.spread[j]
+        return found
+
+    def terms(self, p: int, q: int) -> Array:
+        """Those up to degree p of the drift and up to q of the variance, counted one after the other."""
+        return _terms(self.order, p, q)
 
 
 def _excess(rest: Array, made: Array | None, s: Array) -> tuple[Array, Array]:
@@ -154,31 +224,6 @@ def _excess(rest: Array, made: Array | None, s: Array) -> tuple[Array, Array]:
     if made is None:
         return rest, rest**2 - s
     return rest - made.mean(0), rest**2 - (made**2).mean(0)
-
-
-def _linearise(
-    design: Array,
-    steep: Array,
-    now: tuple[Array, Array, Array],
-    lag: Array,
-    s: Array,
-    residual: tuple[Array, Array],
-) -> list[tuple[Array, Array]]:
-    """Designs (R, 2 K) of means and of variances, and their targets (R,): what is there now, plus residuals.
-
-    ``now`` are drift, its slope and the variance of the noise.
-    """
-    a, slope, v = now
-    (g, g_slope), (k, k_slope) = _gains(slope, lag)
-    root, wide = np.sqrt(s), np.sqrt(2) * s
-    by_mean = design * (g / root)[:, None] + steep * (a * g_slope / root)[:, None]
-    by_drift, by_noise = steep * (v * k_slope / wide)[:, None], design * (k / wide)[:, None]
-    first = (residual[0] + a * g + a * g_slope * slope) / root
-    second = (residual[1] + v * k_slope * slope + v * k) / wide
-    return [
-        (np.hstack([by_mean, np.zeros_like(by_mean)]), first),
-        (np.hstack([by_drift, by_noise]), second),
-    ]
 
 
 def _terms(order: Array, p: int, q: int) -> Array:

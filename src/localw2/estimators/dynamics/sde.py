@@ -60,9 +60,9 @@ class LocalW2SDE(Processes, stored_values.Storable, BaseEstimator):  # type: ign
         The law of each parameter of your functions. A number is the guess of one value for all paths
         (``Shared``); ``Normal(mean, std)`` and ``LogNormal`` vary between paths. None: all are shared, from a
         guess of 1.
-    noise : "additive", a number or None
-        Errors of measurement, fresh at every observation: a learned SD of each state, or a known one. It
-        needs functions for drift and diffusion.
+    noise : "additive", "proportional", a number or None
+        Errors of measurement, fresh at every observation: a learned SD of each state, a learned part of its
+        value, or a known SD. It needs functions for drift and diffusion.
     correlated : bool
         Whether the noise of the states is correlated: a full diffusion matrix (a lower triangular network).
     bounds : pair or None
@@ -87,7 +87,7 @@ class LocalW2SDE(Processes, stored_values.Storable, BaseEstimator):  # type: ign
     parameters_ : the learned law of the parameters of functions: mean, std, quantiles, samples.
     jump_rate_ : jumps per unit of time, on average over the observed states.
     jump_mean_, jump_std_ : mean and SD (d,) of the sizes of jumps, likewise.
-    noise_ : SD (d,) of the errors of measurement.
+    noise_ : SD (d,) of the errors of measurement, relative to the state if they are proportional.
     step_, step_error_ : longest step of the solver, and how far halving it moves mean and SD of transitions,
         in SDs.
     equation_ : the trained ``StochasticEquation``.
@@ -255,6 +255,23 @@ class LocalW2SDE(Processes, stored_values.Storable, BaseEstimator):  # type: ign
         found: Array = rate[:, 0].double().numpy()
         return found
 
+    def standard_errors(self, y: Any) -> tuple[Array, Array]:
+        """Standard errors (N, d) of drift and diffusion at states y (N, d), of networks without jumps.
+
+        They are those of the polynomials to which the networks are held, given the degrees of these: what
+        varies between samples of paths (or stretches of one). The diffusion is the SD of each state.
+        """
+        check_is_fitted(self, "equation_")
+        if self._errors is None:
+            raise ValueError(
+                "standard errors are known where drift and diffusion are networks (with correlated=False), "
+                "without jumps. Fit resampled paths to see how sure this model is."
+            )
+        states = self.equation_.inside(self._states(y, "y")).double().numpy()
+        drift, variance = self._errors.at(states)
+        diffusion = self.diffusion(states)
+        return drift, variance / (2 * np.maximum(diffusion, 1e-300))
+
     def summary(self) -> str:
         """What was learned, in words and tables."""
         check_is_fitted(self, "equation_")
@@ -270,7 +287,8 @@ class LocalW2SDE(Processes, stored_values.Storable, BaseEstimator):  # type: ign
                 f"SD {_numbers(self.jump_std_)}"
             )
         if self.noise is not None:
-            lines.append(f"Errors of measurement: SD {_numbers(self.noise_)}")
+            part = " of the state" if self._is_relative() else ""
+            lines.append(f"Errors of measurement: SD {_numbers(self.noise_)}{part}")
         if hasattr(self, "parameters_"):
             lines.append(repr(self.parameters_))
         else:
@@ -303,9 +321,11 @@ class LocalW2SDE(Processes, stored_values.Storable, BaseEstimator):  # type: ign
             "seed": self._seed,
             "fit": fit,
             "seen_rows": counts,
+            "subjects": self._plain_subjects(),
         }
         if self.noise is not None:
             tensors["noise"] = torch.tensor(self.noise_, dtype=torch.float64)
+        tensors |= stored_processes.store_errors(self._errors)
         typical = {"typical": torch.tensor(self._typical, dtype=torch.float64)}
         return Stored(type(self).__name__, plain, tensors | typical | seen | history)
 
@@ -334,9 +354,14 @@ class LocalW2SDE(Processes, stored_values.Storable, BaseEstimator):  # type: ign
             typical = stored_values.sized_array("typical", tensors["typical"], len(tensors["typical"]), d)
             noise = tensors["noise"].numpy() if estimator.noise is not None else None
             seed = stored_values.whole_number(plain["seed"], 0)
-            learned = LearnedEquation(equation, fit, step, float(plain["step_error"]), noise)
+            errors = stored_processes.restore_errors(tensors, d)
+            learned = LearnedEquation(equation, fit, step, float(plain["step_error"]), noise, errors)
             estimator._keep(learned, seen, seed, typical)
+            estimator._keep_subjects(plain.get("subjects"))
         return estimator
+
+    def _is_relative(self) -> bool:
+        return isinstance(self.noise, str) and self.noise == "proportional"
 
     def _functions(self) -> dict[str, Any]:
         pair = self.jumps if isinstance(self.jumps, list | tuple) else [self.jumps]
@@ -349,7 +374,7 @@ class LocalW2SDE(Processes, stored_values.Storable, BaseEstimator):  # type: ign
         equation = learned.equation
         self.equation_, self.fit_, self.seen_rows_ = equation.cpu().eval(), learned.fit, seen
         self.step_, self.step_error_, self._seed = learned.step, learned.step_error, seed
-        self.n_states_, self._typical = typical.shape[1], typical
+        self.n_states_, self._typical, self._errors = typical.shape[1], typical, learned.errors
         if learned.noise is not None:
             self.noise_ = np.asarray(learned.noise)
         if equation.law is not None:
@@ -381,7 +406,8 @@ class LocalW2SDE(Processes, stored_values.Storable, BaseEstimator):  # type: ign
         if measured and self.noise is not None:
             errors = torch.randn(paths.shape, generator=generator, dtype=paths.dtype)
             errors[:, 0] = 0.0
-            paths = paths + torch.tensor(self.noise_).to(paths) * errors
+            size = paths.abs() if self._is_relative() else 1.0
+            paths = paths + torch.tensor(self.noise_).to(paths) * size * errors
         return paths
 
     @torch.no_grad()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from localw2._validation import Array
-from localw2.estimators.dynamics.first_look import Coefficients, FirstLook, JumpLook
+from localw2.estimators.dynamics.first_look import FirstLook, JumpLook, average_moments
 from localw2.estimators.dynamics.polynomials import PolynomialFit, powers_of, rich_degree
 from localw2.models.base import normal
 from localw2.models.coefficients import (
@@ -24,6 +24,7 @@ from localw2.models.sde import StochasticEquation, Transitions
 
 if TYPE_CHECKING:
     from localw2.balls.neighborhoods import Neighborhoods
+    from localw2.estimators.dynamics.moment_regression import CurveErrors
     from localw2.estimators.dynamics.transitions import TransitionRows
 
 # Rounds in which what is simulated over the lags of the data corrects the first look: of polynomials, which
@@ -46,14 +47,14 @@ def start_parts(
     hoods: Neighborhoods,
     seed: int,
     corrected: bool = True,
-) -> Coefficients:
+) -> CurveErrors | None:
     """Bring all parts, networks or functions, to the first look, corrected for the length of lags.
 
     Over a lag the mean increment is not the drift times the lag, and so on: what the equation simulates is
     looked at in the same way as the data, and the difference is added to what its parts should be. Networks
     learn the result at the end; until then the polynomials themselves are simulated. The noise of
     simulations is the same in all rounds, so that these converge. If not ``corrected`` there are none.
-    Returns what the parts should be.
+    Returns how sure the curves of networks are, without jumps.
     """
     equation = model.equation
     rng = np.random.default_rng([seed, 3])
@@ -62,6 +63,7 @@ def start_parts(
     parts = (equation.drift, equation.diffusion)
     smooth = all(isinstance(part, NetworkCoefficient) and not part.matrix for part in parts)
     rounds = (ROUNDS if smooth else LEARNING_ROUNDS) if corrected else 0
+    looks: list[FirstLook] = []
     for number in range(rounds + 1):
         _set_jumps(equation, jumps)
         if number == rounds or not smooth:
@@ -70,40 +72,47 @@ def start_parts(
             _imitate(equation, x, targets, jumps, units, count, rng, rows.weight)
         if number == rounds:
             break
-        simulator = _follow_curves(model, now).to(x.device, x.dtype) if smooth else model
-        looks = _look_at(simulator, x, rows, hoods, noise_seed, jumps is not None)
-        if looks is None:
-            break
+        simulator = _follow_curves(model, now.drift, now.variance, now.cov).to(x) if smooth else model
+        made = _simulate(simulator, x, rows, noise_seed)
+        if not np.isfinite(made).all():  # functions that explode from their guesses; training says so
+            return None
+        degree = rich_degree(len(rows), rows.state.shape[1])
+        looks = [FirstLook.of(replace(rows, increment=own), hoods, jumps is not None, degree) for own in made]
         # Degrees that change from round to round would keep these from converging.
         now = look.correct(rows, now, looks, keep_degrees=number >= CHOOSING)
         if jumps is not None:
             jumps = _corrected(jumps, look.jumps, [own.jumps for own in looks])
-    return now
+    if not smooth or jumps is not None or now.moments is None:
+        return None
+
+    def simulate(drift: PolynomialFit, variance: PolynomialFit) -> Array:
+        # Curves that are moved a little must not be held back.
+        curves = _follow_curves(model, drift, variance, now.cov, slack=4.0)
+        return _simulate(curves.to(x), x, rows, noise_seed)
+
+    mean, variance = (part * rows.lag[:, None] for part in average_moments(looks))
+    return look.regression(rows).errors(now.moments, mean, variance, simulate)
 
 
-def _follow_curves(model: Transitions, now: Coefficients) -> Transitions:
-    """The same model with polynomials in place of networks."""
-    variance, equation = np.diagonal(now.cov, axis1=1, axis2=2), model.equation
-    curves = _Curve(now.drift), _Curve(now.variance, np.stack([variance.min(0), variance.max(0)]))
+def _follow_curves(
+    model: Transitions, drift: PolynomialFit, variance: PolynomialFit, cov: Array, slack: float = 1.0
+) -> Transitions:
+    """The same model with polynomials in place of networks; variances stay between those of ``cov``."""
+    equation, own = model.equation, np.diagonal(cov, axis1=1, axis2=2)
+    curves = _Curve(drift), _Curve(variance, np.stack([own.min(0) / slack, own.max(0) * slack]))
     return Transitions(StochasticEquation(*curves, equation.jumps, None, equation.bounds), model.n_steps)
 
 
 @torch.no_grad()
-def _look_at(
-    model: Transitions, x: Tensor, rows: TransitionRows, hoods: Neighborhoods, seed: int, jumps: bool
-) -> list[FirstLook] | None:
-    """Looks at several simulated copies of the data; None if some explode, which training will say."""
+def _simulate(model: Transitions, x: Tensor, rows: TransitionRows, seed: int) -> Array:
+    """Increments (S, R, d) of several simulated copies of the data."""
     generator = torch.Generator(x.device).manual_seed(seed)
-    d, looks, mirror = rows.state.shape[1], [], _Mirror(generator)
+    d, found, mirror = rows.state.shape[1], [], _Mirror(generator)
     for _ in range(max(SIMULATED, min(10, SIMULATED_ROWS // len(rows)))):
-        noise: Any = generator if jumps else mirror
-        simulated = model(x, None, noise)[:, :d].double().cpu().numpy()
+        noise: Any = mirror if model.equation.jumps is None else generator
+        found.append(model(x, None, noise)[:, :d].double().cpu().numpy())
         mirror.turn()
-        if not np.isfinite(simulated).all():
-            return None
-        own = replace(rows, increment=simulated)
-        looks.append(FirstLook.of(own, hoods, jumps, rich_degree(len(rows), d)))
-    return looks
+    return np.stack(found)
 
 
 @final

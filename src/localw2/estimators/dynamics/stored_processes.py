@@ -6,14 +6,19 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from localw2.estimators.dynamics import storing
+from localw2.estimators.dynamics.moment_regression import CurveErrors
+from localw2.estimators.dynamics.polynomials import powers_of
+from localw2.estimators.stored_values import sized_array
 
 if TYPE_CHECKING:
     from localw2.estimators.dynamics.equations import EquationSettings
     from localw2.models.sde import StochasticEquation
 
+_ERRORS = ("location", "spread", "drift", "variance")
 FUNCTIONS = ("drift", "diffusion", "jumps")  # those of the user's own are named in a file, not held
 
 
@@ -42,6 +47,26 @@ def restore_parts(plain: Mapping[str, Any], given: Mapping[str, Any]) -> dict[st
     laws = storing.restore_laws(plain["laws"], plain["names"], None)
     bounds = None if plain["bounds"] is None else tuple(map(tuple, plain["bounds"]))
     return {**parts, "parameters": laws, "bounds": bounds}
+
+
+def store_errors(errors: CurveErrors | None) -> dict[str, Tensor]:
+    """How sure the curves are, as tensors."""
+    if errors is None:
+        return {}
+    return {f"errors.{name}": torch.tensor(getattr(errors, name)) for name in _ERRORS}
+
+
+def restore_errors(tensors: Mapping[str, Tensor], d: int) -> CurveErrors | None:
+    """What ``store_errors`` stored, checked."""
+    if not any(name.startswith("errors.") for name in tensors):
+        return None
+    count = tensors["errors.drift"].shape[-1]
+    degree = next((k for k in range(count) if len(powers_of(d, k)) >= count), -1)
+    if degree < 0 or len(powers_of(d, degree)) != count:
+        raise ValueError(f"the file states errors of {count} terms, which no polynomial of {d} states has.")
+    shapes = {"location": (d,), "spread": (d,), "drift": (d, count, count), "variance": (d, count, count)}
+    found = {name: sized_array(name, tensors[f"errors.{name}"], *shape) for name, shape in shapes.items()}
+    return CurveErrors(degree=degree, **found)
 
 
 def check_size(state: dict[str, Tensor], checked: EquationSettings, d: int) -> None:

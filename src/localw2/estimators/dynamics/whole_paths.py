@@ -30,17 +30,22 @@ _DIFFERENCE = 1e-4
 
 @final
 class Errors(nn.Module):
-    """Additive errors of measurement with one SD per state, learned or known."""
+    """Errors of measurement with one SD per state, learned or known, or ``relative`` to the state."""
 
-    def __init__(self, std: Tensor, known: bool) -> None:
+    def __init__(self, std: Tensor, known: bool, relative: bool = False) -> None:
         super().__init__()
+        self.relative = relative
         self.register_buffer("unit", std.clone())
         self.log = nn.Parameter(torch.zeros_like(std), requires_grad=not known)
 
     @property
     def std(self) -> Tensor:
-        """The SD (d,) of each state's errors."""
+        """The SD (d,) of each state's errors, relative or not."""
         return self.get_buffer("unit") * torch.exp(_NOISE_STEP * self.log)
+
+    def at(self, states: Tensor) -> Tensor:
+        """The SD of errors at states (..., d)."""
+        return self.std * states.abs() if self.relative else self.std.expand_as(states)
 
 
 def moments(values: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -95,16 +100,16 @@ class WholePaths(RandomMap):
         first = start
         if self.errors is not None:
             # Given a first observation, the state is nearer to the mean of all, and uncertain.
-            variance = self.errors.std.square()
-            signal = (1 - variance / self.get_buffer("first_variance").clamp_min(1e-300)).clamp_min(
-                _LEAST_SIGNAL
-            )
+            variance, total = self.errors.at(start).square(), self.get_buffer("first_variance")
             mean = self.get_buffer("first_mean")
+            usual = self.errors.at((mean.square() + total).sqrt()).square()
+            own = torch.maximum(total - usual, _LEAST_SIGNAL * total)
+            signal = own / (own + variance).clamp_min(1e-300)
             z = normal(tuple(start.shape), start, generator)
             first = mean + signal * (start - mean) + (variance * signal).sqrt() * z
         paths = follow(self.equation, first, times, self.step, omega, generator)
         if self.errors is not None:
-            paths = paths + self.errors.std * normal(tuple(paths.shape), paths, generator)
+            paths = paths + self.errors.at(paths) * normal(tuple(paths.shape), paths, generator)
             paths = torch.cat([start[:, None], paths[:, 1:]], 1)
         return self.features(paths, number)
 
@@ -126,7 +131,7 @@ class WholePaths(RandomMap):
         reference = self.get_buffer("reference").expand(n, -1)
         moves = torch.eye(reference.shape[1]).to(reference)
         moved = torch.zeros_like(reference)
-        first = None
+        first: Tensor | None = None
         for _ in range(SCORING_STEPS):
             now = reference + moved
             a, b = coefficients(now)
@@ -145,6 +150,7 @@ class WholePaths(RandomMap):
             information = information + 2 * torch.einsum("ntdk,ntdl->nkl", by_b, by_b)
             step = torch.linalg.solve(information + moves, (score - moved)[..., None])[..., 0]
             moved = (moved + step).clamp(-FARTHEST, FARTHEST)
+        assert first is not None
         found, r = [moved], first
         if self.errors is not None:
             for lag in (1, 2):
