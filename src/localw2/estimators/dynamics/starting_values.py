@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 ROUNDS, LEARNING_ROUNDS = 5, 3
 # Rounds in which the degrees of polynomials are chosen.
 CHOOSING = 2
-# Steps in which networks and functions learn what they should be, at first and in each round.
-STEPS, LATER_STEPS, BATCH = 200, 60, 1024
+# Steps in which parameters of functions learn what they should be, at first and in each round, and the rate.
+STEPS, LATER_STEPS, BATCH, RATE = 200, 60, 1024, 0.05
 # Simulated copies of the data that a round looks at, so that their noise is less than that of the data: at
 # least so many, and more of few rows.
 SIMULATED, SIMULATED_ROWS = 4, 50_000
@@ -214,40 +214,49 @@ def _imitate(
     n, d = targets[0].shape
     share = None if weight is None else weight / weight.sum()
     wanted = torch.tensor(targets[0]).to(x), torch.tensor(targets[1]).to(x)
-    scales = [units[name][2].to(x) for name in ("drift", "diffusion")]
-    parts = equation.drift, equation.diffusion
-    networks = [p for part in parts for p in part.parameters()]
-    groups = [{"params": networks, "lr": 0.01}] if networks else []
-    if equation.law is not None:
-        groups.append({"params": list(equation.law.parameters()), "lr": 0.05})
-    if not groups:
+    inside = equation.inside(x[:, 2 : 2 + d])
+    _start_networks(equation, inside, wanted, None if weight is None else torch.tensor(weight).to(x))
+    if equation.law is None:
         return
-    optimizer = torch.optim.Adam(groups)
-    rates = [group["lr"] for group in optimizer.param_groups]
+    scales = [units[name][2].to(x) for name in ("drift", "diffusion")]
+    optimizer = torch.optim.Adam(equation.law.parameters(), lr=RATE)
     for step in range(count):
-        for group, rate in zip(optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate * (1 - step / count)
+        optimizer.param_groups[0]["lr"] = RATE * (1 - step / count)
         # Rows with weights are drawn as often as these say, and therefore with replacement.
         batch = rng.choice(n, min(n, BATCH), replace=share is not None, p=share)
         chosen = torch.from_numpy(batch).to(x.device)
-        rows, values = x[chosen], equation.values(min(n, BATCH), None)
-        states = equation.inside(rows[:, 2 : 2 + d])
-        a, b = (part(rows[:, 0], states, values) for part in parts)
-        target = wanted[1][chosen]
-        if b.ndim == 2:
-            # The sign of a diffusion means nothing.
-            b, target = b.abs(), target.square().sum(2).sqrt()
-        elif not isinstance(equation.diffusion, NetworkCoefficient):
-            b, target = b @ b.transpose(1, 2), target @ target.transpose(1, 2)
-        loss = ((a - wanted[0][chosen]) / scales[0]).square().mean()
-        loss = loss + ((b - target) / (scales[1][:, None] if b.ndim == 3 else scales[1])).square().mean()
+        t, states, values = x[chosen, 0], inside[chosen], equation.values(len(chosen), None)
+        loss = x.new_zeros(())
+        if not isinstance(equation.drift, NetworkCoefficient):
+            a = equation.drift(t, states, values)
+            loss = loss + ((a - wanted[0][chosen]) / scales[0]).square().mean()
+        if not isinstance(equation.diffusion, NetworkCoefficient):
+            b, target = equation.diffusion(t, states, values), wanted[1][chosen]
+            # The sign of a diffusion means nothing, nor do rotations of its noise.
+            if b.ndim == 2:
+                b, target, unit = b.abs(), target.square().sum(2).sqrt(), scales[1]
+            else:
+                b, target, unit = b @ b.mT, target @ target.mT, scales[1][:, None]
+            loss = loss + ((b - target) / unit).square().mean()
         if jumps is not None and isinstance(equation.jumps, FunctionJumps):
-            loss = loss + _unlike(equation.jumps, jumps, rows[:, 0], states, values, rng)
+            loss = loss + _unlike(equation.jumps, jumps, t, states, values, rng)
         if not loss.requires_grad or not bool(torch.isfinite(loss)):
             return
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()
+
+
+def _start_networks(
+    equation: StochasticEquation, states: Tensor, wanted: tuple[Tensor, Tensor], weight: Tensor | None
+) -> None:
+    """Let those parts that are networks begin at a drift and at the factor of a covariance."""
+    if isinstance(equation.drift, NetworkCoefficient):
+        equation.drift.start(states, wanted[0], weight)
+    if isinstance(equation.diffusion, NetworkCoefficient):
+        factor = wanted[1]
+        own = factor if equation.diffusion.matrix else factor.square().sum(2).sqrt()
+        equation.diffusion.start(states, own, weight)
 
 
 def _unlike(
