@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from localw2 import LocalW2SDE, LogNormal, Neighborhoods, Objective, Shared
+from localw2 import LocalW2SDE, LogNormal, Neighborhoods, Objective, Shared, load
 from localw2.estimators.dynamics.first_look import FirstLook, JumpLook, quantile
 from localw2.estimators.dynamics.transitions import TransitionRows
 from localw2.estimators.dynamics.whole_paths import moments
@@ -108,36 +108,39 @@ def test_the_derivative_in_the_rate_knows_the_weights():
     assert float((weighted - copies).abs().max()) < 0.1 * float(copies.abs().max())
 
 
+MIXED = np.vstack([paths(0.5), paths(4.0, seed=1), np.full((2, 21), 9.0)])
+MOSTLY_SLOW = np.repeat([5.0, 1.0, 0.0], [30, 30, 2])
+
+
 def test_weights_count_as_copies_and_zeros_as_nothing():
-    # Slow paths count three times as much as fast ones.
-    Y = np.vstack([paths(0.5), paths(2.0, seed=1), np.full((2, 21), 9.0)])
-    weights = np.repeat([3.0, 1.0, 0.0], [30, 30, 2])
     settings = {**QUICK, "parameters": {"theta": 1.0, "sigma": 0.5}}
-    models = [
-        LocalW2SDE(pull, constant, **settings).fit(*given)
+    found = [
+        LocalW2SDE(pull, constant, **settings).fit(*given).parameters_.mean
         for given in (
-            (Y, TIMES, weights),
-            (Y[:60], TIMES, 2 * weights[:60]),
-            (np.repeat(Y, weights.astype(int), axis=0), TIMES),
-            (Y[:60], TIMES),
+            (MIXED, TIMES, MOSTLY_SLOW),
+            (MIXED[:60], TIMES, 2 * MOSTLY_SLOW[:60]),
+            (np.repeat(MIXED, MOSTLY_SLOW.astype(int), axis=0), TIMES),
+            (MIXED[:60], TIMES),
         )
     ]
-    weighted, dropped, copies, plain = (model.parameters_.mean for model in models)
+    weighted, dropped, copies, plain = found
     assert weighted == dropped
-    # Theta has an SD of .1; a fit of the same data with other draws differs by a fraction of it.
-    assert weighted["theta"] == pytest.approx(copies["theta"], abs=0.08)
+    # Theta has an SD of .1, of which two fits of the same data may differ by a part.
+    assert weighted["theta"] == pytest.approx(copies["theta"], abs=0.15)
     assert weighted["sigma"] == pytest.approx(copies["sigma"], abs=0.04)
-    assert plain["theta"] - weighted["theta"] > 0.15
+    assert plain["theta"] - weighted["theta"] > 0.2
 
 
 def test_whole_paths_have_weights_too():
-    Y = np.vstack([paths(0.5), paths(2.0, seed=1), np.full((2, 21), 9.0)])
-    weights = np.repeat([3.0, 1.0, 0.0], [30, 30, 2])
     laws = {"theta": LogNormal(1.0, 0.5), "sigma": Shared(0.5)}
-    settings = {**QUICK, "parameters": laws, "max_steps": 10}
+    settings = {**QUICK, "parameters": laws, "max_steps": 5, "step": 0.2}
     found = [
         LocalW2SDE(pull, constant, **settings).fit(*given).parameters_.mean
-        for given in ((Y, TIMES, weights), (Y[:60], TIMES, weights[:60]), (Y[:60], TIMES))
+        for given in (
+            (MIXED, TIMES, MOSTLY_SLOW),
+            (MIXED[:60], TIMES, MOSTLY_SLOW[:60]),
+            (MIXED[:60], TIMES),
+        )
     ]
     assert found[0] == found[1]
     assert found[0]["theta"] < found[2]["theta"] - 0.1
@@ -147,11 +150,12 @@ def test_weights_of_a_table_are_a_column(tmp_path):
     Y = paths(1.0, 10)
     table = {"who": np.repeat(np.arange(10), 21), "time": np.tile(TIMES, 10), "y": Y.ravel()}
     table["w"] = np.repeat(np.arange(10.0), 21)
-    settings = {**QUICK, "parameters": {"theta": 1.0, "sigma": 0.5}}
-    model = LocalW2SDE(pull, constant, **settings).fit_table(table, subject="who", sample_weight="w")
-    same = LocalW2SDE(pull, constant, **settings).fit(Y[:, :, None], TIMES, np.arange(10.0))
+    model = LocalW2SDE(pull, constant, **QUICK).fit_table(table, subject="who", sample_weight="w")
+    same = LocalW2SDE(pull, constant, **QUICK).fit(Y[:, :, None], TIMES, np.arange(10.0))
     assert model.parameters_.mean == same.parameters_.mean
     assert model.subjects_ == list(range(10))
+    model.save(tmp_path / "model")
+    assert load(tmp_path / "model", drift=pull, diffusion=constant).subjects_ == model.subjects_
 
 
 def test_one_path_has_one_weight():

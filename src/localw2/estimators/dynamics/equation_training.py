@@ -209,11 +209,9 @@ class EquationTraining:
 
     def _config(self, n_balls: int, k: int, seed: int, printed: str) -> FitConfig:
         auto_steps = 120 if self.debiased else 300
-        parts = self.parts
-        # Parameters start near their optimum, and longer steps would only add the noise of the draws.
-        auto_rate = 0.005 if parts.has_functions else 0.002
-        if not self.debiased:
-            auto_rate = 0.01  # the printed loss has its minimum far from the start
+        # Training starts near the optimum, and longer steps would only add the noise of the draws; but the
+        # printed loss has its minimum far from the start.
+        auto_rate = 0.002 if self.debiased else 0.01
         steps = auto_steps if isinstance(self.max_steps, str) else check_count(self.max_steps, "max_steps", 1)
         rate = auto_rate if isinstance(self.learning_rate, str) else self.learning_rate
         batch = min(n_balls, max(1, STEP_ROWS // k))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 import torch
+from scipy import optimize
 from torch import Tensor
 
 from localw2._validation import Array
@@ -27,13 +28,13 @@ if TYPE_CHECKING:
     from localw2.estimators.dynamics.moment_regression import CurveErrors
     from localw2.estimators.dynamics.transitions import TransitionRows
 
-# Rounds in which what is simulated over the lags of the data corrects the first look: of polynomials, which
-# networks learn at the end, and of functions and matrices, which learn in every round.
-ROUNDS, LEARNING_ROUNDS = 5, 3
+# Rounds in which what is simulated over the lags of the data corrects the first look, and fewer where they
+# only start parameters of functions, or where jumps make them slow.
+ROUNDS, FEW_ROUNDS = 5, 3
 # Rounds in which the degrees of polynomials are chosen.
 CHOOSING = 2
-# Steps in which parameters of functions learn what they should be, at first and in each round, and the rate.
-STEPS, LATER_STEPS, BATCH, RATE = 200, 60, 1024, 0.05
+# Rows at which functions are brought to what they should be, steps of that, and what is far from anything.
+IMITATED_ROWS, FEWEST_STEPS, EXPLODED = 2000, 30, 1e6
 # Simulated copies of the data that a round looks at, so that their noise is less than that of the data: at
 # least so many, and more of few rows.
 SIMULATED, SIMULATED_ROWS = 4, 50_000
@@ -57,19 +58,17 @@ def start_parts(
     Returns how sure the curves of networks are, without jumps.
     """
     equation = model.equation
-    rng = np.random.default_rng([seed, 3])
     now, jumps = look.coefficients, look.jumps
-    units, noise_seed = look.units(rows), int(rng.integers(2**62))
+    units, noise_seed = look.units(rows), int(np.random.default_rng([seed, 3]).integers(2**62))
     parts = (equation.drift, equation.diffusion)
     smooth = all(isinstance(part, NetworkCoefficient) and not part.matrix for part in parts)
-    rounds = (ROUNDS if smooth else LEARNING_ROUNDS) if corrected else 0
+    rounds = (ROUNDS if smooth and jumps is None else FEW_ROUNDS) if corrected else 0
     looks: list[FirstLook] = []
     for number in range(rounds + 1):
         _set_jumps(equation, jumps)
         if number == rounds or not smooth:
-            count = LATER_STEPS if number and not smooth else STEPS
             targets = now.drift(rows.state), np.linalg.cholesky(now.cov)
-            _imitate(equation, x, targets, jumps, units, count, rng, rows.weight)
+            _imitate(equation, x, targets, jumps, units, rows.weight)
         if number == rounds:
             break
         simulator = _follow_curves(model, now.drift, now.variance, now.cov).to(x) if smooth else model
@@ -206,45 +205,50 @@ def _imitate(
     targets: tuple[Array, Array],
     jumps: JumpLook | None,
     units: dict[str, tuple[Tensor, Tensor, Tensor]],
-    count: int,
-    rng: np.random.Generator,
     weight: Array | None,
 ) -> None:
     """Least squares of drift and diffusion on the values (R, d) and (R, d, d) that they should have."""
-    n, d = targets[0].shape
-    share = None if weight is None else weight / weight.sum()
     wanted = torch.tensor(targets[0]).to(x), torch.tensor(targets[1]).to(x)
-    inside = equation.inside(x[:, 2 : 2 + d])
-    _start_networks(equation, inside, wanted, None if weight is None else torch.tensor(weight).to(x))
-    if equation.law is None:
+    inside = equation.inside(x[:, 2 : 2 + targets[0].shape[1]])
+    share = x.new_ones(len(x)) if weight is None else torch.tensor(weight).to(x)
+    _start_networks(equation, inside, wanted, share)
+    law = equation.law
+    if law is None:
         return
+    chosen = torch.linspace(0, len(x) - 1, min(len(x), IMITATED_ROWS), device=x.device).long()
+    t, states, root = x[chosen, 0], inside[chosen], share[chosen].sqrt()[:, None]
     scales = [units[name][2].to(x) for name in ("drift", "diffusion")]
-    optimizer = torch.optim.Adam(equation.law.parameters(), lr=RATE)
-    for step in range(count):
-        optimizer.param_groups[0]["lr"] = RATE * (1 - step / count)
-        # Rows with weights are drawn as often as these say, and therefore with replacement.
-        batch = rng.choice(n, min(n, BATCH), replace=share is not None, p=share)
-        chosen = torch.from_numpy(batch).to(x.device)
-        t, states, values = x[chosen, 0], inside[chosen], equation.values(len(chosen), None)
-        loss = x.new_zeros(())
+    parameters = [law.location, law.shared]
+    sizes = [p.numel() for p in parameters]
+
+    @torch.no_grad()
+    def residuals(flat: Array) -> Array:
+        for parameter, part in zip(parameters, torch.tensor(flat).to(x).split(sizes), strict=True):
+            parameter.copy_(part)
+        values, found = equation.values(len(chosen), None), []
         if not isinstance(equation.drift, NetworkCoefficient):
             a = equation.drift(t, states, values)
-            loss = loss + ((a - wanted[0][chosen]) / scales[0]).square().mean()
+            found.append(root * (a - wanted[0][chosen]) / scales[0])
         if not isinstance(equation.diffusion, NetworkCoefficient):
-            b, target = equation.diffusion(t, states, values), wanted[1][chosen]
+            b, target, unit = equation.diffusion(t, states, values), wanted[1][chosen], scales[1]
             # The sign of a diffusion means nothing, nor do rotations of its noise.
             if b.ndim == 2:
-                b, target, unit = b.abs(), target.square().sum(2).sqrt(), scales[1]
+                b, target = b.abs(), target.square().sum(2).sqrt()
             else:
-                b, target, unit = b @ b.mT, target @ target.mT, scales[1][:, None]
-            loss = loss + ((b - target) / unit).square().mean()
+                b, target, unit = b @ b.mT, target @ target.mT, unit[:, None]
+            found.append(root * ((b - target) / unit).flatten(1))
+        gaps = [part.flatten() / len(chosen) ** 0.5 for part in found]
         if jumps is not None and isinstance(equation.jumps, FunctionJumps):
-            loss = loss + _unlike(equation.jumps, jumps, t, states, values, rng)
-        if not loss.requires_grad or not bool(torch.isfinite(loss)):
-            return
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        optimizer.step()
+            gaps.append(_unlike(equation.jumps, jumps, t, states, values))
+        joined: Array = torch.cat(gaps).double().cpu().numpy()
+        return np.where(np.isfinite(joined), joined, EXPLODED)
+
+    start = torch.cat([p.detach().flatten() for p in parameters]).double().cpu().numpy()
+    before = residuals(start)
+    found = start
+    if (before != EXPLODED).all():  # else the guesses explode, and training says so
+        found = optimize.least_squares(residuals, start, max_nfev=FEWEST_STEPS * (1 + len(start))).x
+    residuals(found)
 
 
 def _start_networks(
@@ -259,20 +263,12 @@ def _start_networks(
         equation.diffusion.start(states, own, weight)
 
 
-def _unlike(
-    jumps: FunctionJumps,
-    look: JumpLook,
-    t: Tensor,
-    y: Tensor,
-    values: dict[str, Tensor],
-    rng: np.random.Generator,
-) -> Tensor:
-    """How far rate, mean and SD of jumps of a known form are from what was seen, in relative units."""
-    half = rng.normal(size=(-(-len(y) // 2), y.shape[1]))
+def _unlike(jumps: FunctionJumps, look: JumpLook, t: Tensor, y: Tensor, values: dict[str, Tensor]) -> Tensor:
+    """How far rate, mean and SD (2 d + 1,) of jumps of a known form are from what was seen, relatively."""
+    half = np.random.default_rng(0).normal(size=(-(-len(y) // 2), y.shape[1]))
     size = jumps.size(t, y, values, torch.tensor(np.concatenate([half, -half])[: len(y)]).to(y))
     mean, std = (torch.tensor(v).to(y) for v in (look.mean, look.std))
     unit = torch.maximum(std, mean.abs())
     gaps = [jumps.rate(t, y, values).mean() / look.rate - 1]
     gaps += [((size.mean(0) - mean) / unit), ((size.std(0, correction=0) - std) / unit)]
-    total: Tensor = torch.cat([gap.reshape(-1) for gap in gaps]).square().sum()
-    return total
+    return torch.cat([gap.reshape(-1) for gap in gaps])
