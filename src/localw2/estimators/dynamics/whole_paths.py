@@ -2,7 +2,7 @@ r"""Paths compared as wholes: parameters that vary between paths, and errors of 
 
 A transition does not know the omega of its path, and from a noisy state no transition can be simulated. What
 can be compared is any function of whole paths, the same for observed and simulated ones: the truth minimises
-the debiased loss whatever the function. Here it is what a fit of each path alone would give: one step of
+the debiased loss whatever the function. Here it is what a fit of each path alone would give: two steps of
 Fisher scoring of the Gaussian pseudo-likelihood of its transitions, drawn to the population. With errors of
 measurement the correlations of its residuals at lags one and two join it, which tell noise that is fresh at
 every observation from noise that moves the state.
