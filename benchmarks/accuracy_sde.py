@@ -1,6 +1,6 @@
 """How well LocalW2SDE recovers drift, diffusion and jumps, beside likelihood, the printed loss and peers.
 
-Run: python benchmarks/accuracy_sde.py [--seeds 5] [--first 0] [--problems ou cir gbm jumps well random]
+Run: python benchmarks/accuracy_sde.py [--seeds 5] [--first 0] [--problems ou cir gbm jumps well random bands]
                                        [--printed 5] [--device cpu]
 
 Errors of drift and diffusion are relative L2 errors over the central 80 % of the observed states (of each
@@ -33,6 +33,7 @@ BARS = {
     "jumps": "rate, mean and SD of jumps 15 %, diffusion 10 %",
     "well": "zeros of the drift .05, diffusion 5 %",
     "random": "mean and SD of theta 10 %",
+    "bands": "90 % of the states",
 }
 
 
@@ -311,6 +312,18 @@ def solve_random(seed: int, printed: bool) -> dict[str, float]:
     return found
 
 
+def solve_bands(seed: int, printed: bool) -> dict[str, float]:
+    """At which part of the states nominal 90 % bands of an OU process hold the truth; hardly any training."""
+    Y, t = ornstein_uhlenbeck(seed)
+    model = LocalW2SDE(max_steps=2, device=DEVICE["name"], random_state=seed).fit(Y, t)
+    grid = span(Y, 0.1, 0.9, 50)[:, None]
+    gaps = np.abs(model.drift(grid) + grid), np.abs(model.diffusion(grid) - 0.5)
+    inside = [
+        float((gap < 1.645 * e).mean()) for gap, e in zip(gaps, model.standard_errors(grid), strict=True)
+    ]
+    return {"drift inside": inside[0], "diffusion inside": inside[1]}
+
+
 def fit_random(y: Array, h: float) -> tuple[float, float]:
     """Mean and SD of a log-normal theta by maximum likelihood, theta integrated out on a grid."""
     now, later = y[:, :-1], y[:, 1:]
@@ -352,6 +365,7 @@ def main() -> None:
         "jumps": solve_jumps,
         "well": solve_well,
         "random": solve_random,
+        "bands": solve_bands,
     }
     for problem in options.problems:
         runs = []
