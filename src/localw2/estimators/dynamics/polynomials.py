@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -12,7 +13,7 @@ from localw2.estimators.dynamics.transitions import FOLDS
 
 # Degrees from which a regression chooses, for one state and for several, and rows that each term needs.
 DEGREES = {1: (0, 1, 2, 3, 4, 5, 6, 7), 2: (0, 1, 2, 3, 4)}
-ROWS_PER_TERM = 10
+MOST_DEGREE, ROWS_PER_TERM = 7, 10
 # Standard errors by which a higher degree must predict better.
 SURE = 2.0
 
@@ -49,7 +50,7 @@ class PolynomialFit:
         scale = np.maximum(((w * y) ** 2).mean(0), 1e-300)
         best: tuple[Array, int, Array] | None = None
         for degree in degrees:
-            if len(powers_of(x.shape[1], degree)) * ROWS_PER_TERM > len(x):
+            if count_terms(x.shape[1], degree) * ROWS_PER_TERM > len(x):
                 break
             design = design_of(x, degree) * w
             # Normal equations fold by fold: leaving one out is a subtraction.
@@ -96,7 +97,7 @@ def choices_of_degree(d: int, lowest: int = 0) -> tuple[int, ...]:
 
 def rich_degree(n: int, d: int) -> int:
     """The highest degree of a polynomial of d states that n rows allow."""
-    fits = [k for k in choices_of_degree(d) if len(powers_of(d, k)) * ROWS_PER_TERM <= n]
+    fits = [k for k in choices_of_degree(d) if count_terms(d, k) * ROWS_PER_TERM <= n]
     return max(fits, default=0)
 
 
@@ -104,6 +105,15 @@ def standardise(state: Array, location: Array, spread: Array) -> Array:
     """Standardised states (n, d), of which outliers must not bend a polynomial."""
     clipped: Array = np.clip((state - location) / np.maximum(spread, 1e-300), -4, 4)
     return clipped
+
+
+def count_terms(d: int, degree: int) -> int:
+    """The number of terms of a polynomial of d states up to a total degree.
+
+    >>> count_terms(2, 3), len(powers_of(2, 3))
+    (10, 10)
+    """
+    return math.comb(d + degree, degree)
 
 
 def powers_of(d: int, degree: int) -> list[tuple[int, ...]]:

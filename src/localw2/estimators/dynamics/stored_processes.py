@@ -11,7 +11,7 @@ from torch import Tensor
 
 from localw2.estimators.dynamics import storing
 from localw2.estimators.dynamics.moment_regression import CurveErrors
-from localw2.estimators.dynamics.polynomials import powers_of
+from localw2.estimators.dynamics.polynomials import MOST_DEGREE, count_terms
 from localw2.estimators.stored_values import sized_array
 
 if TYPE_CHECKING:
@@ -61,8 +61,8 @@ def restore_errors(tensors: Mapping[str, Tensor], d: int) -> CurveErrors | None:
     if not any(name.startswith("errors.") for name in tensors):
         return None
     count = tensors["errors.drift"].shape[-1]
-    degree = next((k for k in range(count) if len(powers_of(d, k)) >= count), -1)
-    if degree < 0 or len(powers_of(d, degree)) != count:
+    degree = next((k for k in range(MOST_DEGREE + 1) if count_terms(d, k) == count), -1)
+    if degree < 0:
         raise ValueError(f"the file states errors of {count} terms, which no polynomial of {d} states has.")
     shapes = {"location": (d,), "spread": (d,), "drift": (d, count, count), "variance": (d, count, count)}
     found = {name: sized_array(name, tensors[f"errors.{name}"], *shape) for name, shape in shapes.items()}
