@@ -313,9 +313,9 @@ def solve_random(seed: int, printed: bool) -> dict[str, float]:
 
 
 def solve_bands(seed: int, printed: bool) -> dict[str, float]:
-    """At which part of the states nominal 90 % bands of an OU process hold the truth; hardly any training."""
+    """At which part of the states nominal 90 % bands of an OU process hold the truth."""
     Y, t = ornstein_uhlenbeck(seed)
-    model = LocalW2SDE(max_steps=2, device=DEVICE["name"], random_state=seed).fit(Y, t)
+    model = LocalW2SDE(device=DEVICE["name"], random_state=seed).fit(Y, t)
     grid = span(Y, 0.1, 0.9, 50)[:, None]
     gaps = np.abs(model.drift(grid) + grid), np.abs(model.diffusion(grid) - 0.5)
     inside = [
