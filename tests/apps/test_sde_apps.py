@@ -96,6 +96,20 @@ def test_the_commands_agree_with_python(folder, model, tmp_path):
     assert not list(Path().glob("m.lw2.checkpoint*"))
 
 
+def test_weights_of_paths_are_a_column(folder, tmp_path):
+    Y, t = paths(20, 3, 10)
+    table = as_table(Y, t)
+    name = next(column for column in table if column not in ("t", "level"))
+    table["w"] = 1.0 + (table[name].rank(method="dense") > 10)
+    table.to_csv(tmp_path / "w.csv", index=False)
+    parts = "--drift eq.py:pull --diffusion eq.py:noise --max-steps 1"
+    fit = f"sde fit {tmp_path / 'w.csv'} --id {name} --time t --states level {parts}"
+    found = json.loads(run(f"{fit} --weights w --out {tmp_path / 'w.lw2'} --json").stdout)
+    assert found["weights"] == "w"
+    plain = json.loads(run(f"{fit} --out {tmp_path / 'p.lw2'} --json").stdout)
+    assert found["parameters"]["theta"]["mean"] != plain["parameters"]["theta"]["mean"]
+
+
 def test_a_table_without_paths_is_one_path(folder, tmp_path):
     Y, t = paths(1, 3, 200)
     as_table(Y, t)[["t", "level"]].to_csv(tmp_path / "one.csv", index=False)

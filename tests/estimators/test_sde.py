@@ -8,7 +8,8 @@ from sklearn.exceptions import NotFittedError
 
 from localw2 import LocalW2SDE, LogNormal, Normal, Shared, load, save
 from localw2.estimators.dynamics.first_look import JumpLook
-from localw2.estimators.dynamics.transitions import PolynomialFit, TransitionRows
+from localw2.estimators.dynamics.polynomials import PolynomialFit
+from localw2.estimators.dynamics.transitions import FOLDS, TransitionRows
 
 
 def pull(t, y, theta):
@@ -79,6 +80,34 @@ def test_networks_start_from_regressions_and_stay_near_them(networks):
     assert networks.drift(states)[0, 0] > 0 > networks.drift(states)[2, 0]
     assert "network" in networks.summary()
     assert networks.sample(states, [0.0, 0.5], 2).shape == (2, 3, 2, 1)
+
+
+def test_standard_errors_are_those_of_statistics(networks, known, tmp_path):
+    # 300 units of time: the slope has the SD sqrt(2 / 300), the level .5 / sqrt(300); 1500 transitions.
+    drift, diffusion = networks.standard_errors([[0.0], [0.35]])
+    np.testing.assert_allclose(drift[:, 0], [0.029, 0.041], rtol=0.5)
+    np.testing.assert_allclose(diffusion[:, 0], 0.0091, rtol=0.5)
+    save(networks, tmp_path / "m")
+    np.testing.assert_array_equal(load(tmp_path / "m").standard_errors([[0.0]])[0], drift[:1])
+    with pytest.raises(ValueError, match="networks"):
+        known.standard_errors([[0.0]])
+
+
+def test_a_drift_that_bends_is_not_taken_for_a_diffusion_that_does():
+    # A double well at a lag in which states move by the width of a well: increments near the top have three
+    # times the variance of those in the wells, at the same diffusion.
+    rng, h = np.random.default_rng(0), 0.02
+    y, found = rng.choice([-1.0, 1.0], 80), []
+    for step in range(20 * 50):
+        if step % 20 == 0:
+            found.append(y)
+        y = y + (y - y**3) * h + 0.5 * np.sqrt(h) * rng.normal(size=80)
+    Y = np.stack(found, 1)
+    model = LocalW2SDE(**TINY, step=0.1).fit(Y, 20 * h * np.arange(50))
+    states = np.linspace(-1.2, 1.2, 13)[:, None]
+    # 4000 transitions: an SD of 1.3 %, of a constant.
+    np.testing.assert_allclose(model.diffusion(states), 0.5, rtol=0.06)
+    np.testing.assert_allclose(model.drift([[-1.0], [0.0], [1.0]]), 0.0, atol=0.15)
 
 
 def test_gaps_own_times_and_unequal_lengths_are_used_as_they_are():
@@ -154,7 +183,7 @@ def test_a_mixture_of_jumps_is_told_from_noise():
 
 def test_regressions_choose_their_degree():
     rng = np.random.default_rng(0)
-    x, folds = rng.normal(size=(2000, 1)), np.arange(2000) % 5
+    x, folds = rng.normal(size=(2000, 1)), np.arange(2000) % FOLDS
     for degree, true in ((1, 2 * x), (3, x - x**3)):
         fit = PolynomialFit.fit(x, true + rng.normal(size=x.shape), np.ones(2000), folds)
         assert fit.degree == degree
@@ -184,6 +213,24 @@ def test_errors_of_measurement_are_told_from_the_noise_of_the_state():
     assert model.noise_[0] == pytest.approx(0.15, rel=0.15)
     assert model.parameters_.mean["sigma"] == pytest.approx(0.5, rel=0.12)
     assert model.parameters_.mean["theta"] == pytest.approx(1, rel=0.25)
+
+
+@pytest.mark.slow
+def test_errors_in_proportion_to_the_state():
+    Y, t = paths(200, 41, lag=0.1)
+    Y = (2 + Y) * (1 + 0.05 * np.random.default_rng(9).normal(size=Y.shape))
+    laws = {"theta": 1.5, "m": 1.8, "sigma": 0.7}
+    model = LocalW2SDE(
+        lambda t, y, theta, m: theta * (m - y), constant, noise="proportional", parameters=laws, **QUICK
+    ).fit(Y, t)
+    assert model.noise_[0] == pytest.approx(0.05, rel=0.15)
+    assert model.parameters_.mean["sigma"] == pytest.approx(0.5, rel=0.12)
+    assert "of the state" in model.summary()
+    exact, measured = (
+        model.sample([2.0], [0.0, 1.0], 5, random_state=0, measured=flag)[:, 0, 1, 0]
+        for flag in (False, True)
+    )
+    assert 0 < np.abs(measured / exact - 1).max() < 0.3
 
 
 def test_whole_paths_are_compared_where_parameters_vary_or_y_has_errors():
@@ -240,7 +287,7 @@ def test_settings_are_those_of_scikit_learn(known):
         ({"bounds": 0}, "pair"),
         ({"step": -1.0}, "step"),
         ({"max_steps": "many"}, "max_steps"),
-        ({"noise": "proportional", "drift": pull, "diffusion": constant}, "noise"),
+        ({"noise": "combined", "drift": pull, "diffusion": constant}, "told apart"),
         ({"ball_rows": 1}, "ball_rows"),
     ],
 )

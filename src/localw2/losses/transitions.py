@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import permutations
 from typing import TYPE_CHECKING, final
 
 import torch
@@ -47,6 +48,8 @@ class TransitionW2(Discrepancy):
     >>> Objective(y, hoods, TransitionW2())(torch.tensor([[[0.0], [1.0]], [[1.0], [0.0]]]))
     tensor(0.5000)
     """
+
+    takes_weights = True
 
     n_directions: int = 8
     debiased: bool = True
@@ -145,25 +148,63 @@ class WeightedTransitions(Problem):
         y, a, moved = ((v @ self.directions).movedim(-1, 0) for v in (self._target, seen, ghost))
         for bucket in self.hoods.buckets(1.0):  # balls of one size each, so that nothing is padded
             rows = bucket.rows.to(seen.device)
-            scale = (self.weights[bucket.balls.to(seen.device)] / rows.shape[1])[:, None]
-            ours = y[..., rows].sort(-1).values
+            share = self._shares(rows)
+            scale = self.weights[bucket.balls.to(seen.device)][:, None]
             inside, order = a[..., rows].sort(-1)
-            gap = self._gaps(inside, ours[:, None])
+            gap = self._gaps(inside, y[..., rows], None if share is None else (share, order))
             ends = 0.5 * (gap[..., 1:] + gap[..., :-1]) * inside.diff()
             phi = torch.nn.functional.pad(ends.cumsum(-1), (1, 0))
             target = moved[..., rows].gather(-1, order)
             change = _interpolate(inside, phi, gap, target) - phi
-            back = torch.empty_like(change).scatter_(-1, order, change).mean(0) * scale
+            back = torch.empty_like(change).scatter_(-1, order, change).mean(0)
+            back = back * (scale / rows.shape[1] if share is None else scale * share)
             found[..., 0].index_add_(2, rows.flatten(), back.flatten(2))
         return found
 
-    def _gaps(self, inside: Tensor, ours: Tensor) -> Tensor:
-        """The slope of the potential at every sorted draw (K, S, B, balls, k)."""
+    def _shares(self, rows: Tensor) -> Tensor | None:
+        """The share (balls, k) of every row in its ball; None where all are equal."""
+        if self.hoods.sample_weight is None:
+            return None
+        weights = self.hoods.sample_weight.to(self.y)[rows]
+        return weights / weights.sum(-1, keepdim=True)
+
+    def _gaps(self, inside: Tensor, y: Tensor, weighted: tuple[Tensor, Tensor] | None) -> Tensor:
+        """The slope of the potential at every sorted draw (K, S, B, balls, k).
+
+        With weights, shares of the rows and the order of the draws, it is the mean over the levels that the
+        value covers: quantile functions have steps that differ in length.
+        """
         draws = inside.shape[1]
+        if weighted is None:
+            quantiles = y.sort(-1).values[:, None]
+            others = (inside.sum(1, keepdim=True) - inside) / max(draws - 1, 1)
+        else:
+            share, order = weighted
+            own = share.expand(order.shape).gather(-1, order)
+            ours, place = y.sort(-1)
+            steps = share.expand(place.shape).gather(-1, place)
+            quantiles = torch.stack([_means_over(own[:, s], steps, ours) for s in range(draws)], 1)
+            # The mean over the others of what each has on the levels of a draw's own values.
+            others = torch.zeros_like(inside)
+            for s, r in permutations(range(draws), 2):
+                others[:, s] += _means_over(own[:, s], own[:, r], inside[:, r]) / (draws - 1)
         if not self.settings.debiased:
-            return (2 / draws) * (inside - ours)
-        others = (inside.sum(1, keepdim=True) - inside) / (draws - 1)
-        return (2 / draws) * (others - ours)
+            return (2 / draws) * (inside - quantiles)
+        return (2 / draws) * (others - quantiles)
+
+
+def _means_over(own: Tensor, steps: Tensor, values: Tensor) -> Tensor:
+    """Means of a quantile function over consecutive parts ``own`` (..., k) of the levels from 0 to 1.
+
+    The function has sorted ``values`` (..., k) over ``steps`` of the levels.
+    """
+    pad = torch.nn.functional.pad
+    at, total = pad(steps.cumsum(-1), (1, 0)), pad((steps * values).cumsum(-1), (1, 0))
+    ends = own.cumsum(-1)
+    right = torch.searchsorted(at.contiguous(), ends.contiguous()).clamp(1, values.shape[-1])
+    passed = (ends - at.gather(-1, right - 1)).minimum(steps.gather(-1, right - 1))
+    reached = total.gather(-1, right - 1) + passed * values.gather(-1, right - 1)
+    return pad(reached, (1, 0)).diff() / own
 
 
 def _squash(values: Tensor) -> tuple[Tensor, Tensor]:

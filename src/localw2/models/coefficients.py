@@ -17,6 +17,9 @@ from localw2.models.fields import SIZES
 
 # Where softplus is 1, so that an untrained network gives its unit.
 _ONE = math.log(math.e - 1)
+# The penalty on the last layer of a network that begins at given values: small, but large weights would make
+# its training unsteady.
+_RIDGE = 1e-6
 # The buffers that hold the units of a network's states and values.
 UNITS = ("location", "spread", "factor")
 
@@ -103,6 +106,45 @@ class NetworkCoefficient(Coefficient):
             unit[self._rows[i], self._columns[i]] = 1.0
             lower = lower + h[:, i, None, None] * unit
         return factor[:, None] * lower
+
+    @torch.no_grad()
+    def start(self, y: Tensor, values: Tensor, weight: Tensor | None = None) -> None:
+        """Begin at these values (n, m), or matrices (n, d, d), at states y (n, d), which may have weights.
+
+        The network is linear in its last layer and in its linear part, so that this is a ridge regression.
+        """
+        u = ((y - self.get_buffer("location")) / self.get_buffer("spread")).double()
+        hidden: Any = u.to(y)
+        for layer in list(self.net)[:-1]:
+            hidden = layer(hidden)
+        factor = self.get_buffer("factor")
+        if self.matrix:
+            wanted = (values / factor[:, None])[:, self._rows, self._columns].double()
+            on = torch.tensor([a == b for a, b in zip(self._rows, self._columns, strict=True)]).to(u.device)
+            wanted = torch.where(on, _unsoften(wanted), wanted)
+        else:
+            wanted = (values / factor).double()
+            wanted = _unsoften(wanted) if self.positive else wanted
+        design = torch.cat([self._gain * hidden.double(), u, torch.ones_like(u[:, :1])], 1)
+        share = torch.ones_like(u[:, :1]) if weight is None else weight.to(u)[:, None]
+        penalty = torch.full((design.shape[1],), 1e-9).to(u)
+        penalty[: hidden.shape[1]] = _RIDGE * self._gain**2
+        gram = design.T @ (share * design) / share.sum() + torch.diag(penalty)
+        found = torch.linalg.solve(gram, design.T @ (share * wanted) / share.sum()).T
+        last = self.net[-1]
+        assert isinstance(last, nn.Linear)
+        k = hidden.shape[1]
+        parts = (found[:, :k], torch.zeros_like(found[:, 0]), found[:, k:-1], found[:, -1])
+        for tensor, part in zip(
+            (last.weight, last.bias, self.skip.weight, self.skip.bias), parts, strict=True
+        ):
+            tensor.copy_(part.to(tensor))
+
+
+def _unsoften(values: Tensor) -> Tensor:
+    """What a network must return for these positive values."""
+    positive = values.clamp_min(1e-6)
+    return positive + torch.log(-torch.expm1(-positive)) - _ONE
 
 
 @final

@@ -78,8 +78,9 @@ def coefficients(found: Any, names: Any = None, truth: Any = None, axes: Any = N
     """Draw drift and diffusion along each state, ``LocalW2SDE.coefficients_along``, over observed states.
 
     A column has one state: its drift, its diffusion (SD per root of time) and, with jumps, their rate. Lines
-    are the fit, the other states at their medians, with a band if parameters vary between paths; dots are the
-    fit plus what observed transitions show beyond simulated ones of the same lags, with two standard errors.
+    are the fit, the other states at their medians, with a band that holds most paths if parameters vary
+    between them, or the truth by the standard errors of networks, if there are no jumps; dots are the fit
+    plus what observed transitions show beyond simulated ones of the same lags, with two standard errors.
     Bars at the bottom show where states were observed. ``truth`` is a pair of functions of states (N, d), or
     None. ``names`` are those of the states. ``axes`` is (2 or 3, d). Returns the Axes.
     """
@@ -96,8 +97,8 @@ def coefficients(found: Any, names: Any = None, truth: Any = None, axes: Any = N
         at, name = found.place[j], labels[j]
         for k, lines in enumerate((found.drift[:, j], found.diffusion[:, j])):
             ax = axes[k, j]
-            if found.varies:
-                label = f"{percent} of paths"
+            if found.varies or found.sure:
+                label = f"{percent} of paths" if found.varies else f"{percent} band of the fit"
                 ax.fill_between(at, lines[1], lines[2], color=MODEL, alpha=0.25, lw=0, label=label)
             ax.plot(
                 at, lines[0], color=MODEL, lw=2, label="fit, median path" if found.varies else "fit", zorder=4

@@ -9,7 +9,13 @@ import typer
 
 from localw2.apps.cli import equations, options
 from localw2.apps.cli.config import Config, keep_settings, settings_path
-from localw2.apps.cli.fit import drop_unset, fit_with_checkpoint, keep_until_saved, list_model_files
+from localw2.apps.cli.fit import (
+    check_weights,
+    drop_unset,
+    fit_with_checkpoint,
+    keep_until_saved,
+    list_model_files,
+)
 from localw2.apps.cli.ode import Times, arrange_draws, parse_times
 from localw2.apps.cli.outputs import check_outputs, save_or_rescue
 from localw2.apps.cli.running import note, parse_numbers, print_result, report_errors, split_names
@@ -87,7 +93,8 @@ def fit_sde(
     noise: Annotated[
         str | None,
         typer.Option(
-            metavar="additive|NUMBER", help="Errors of measurement; a number is their SD. Needs functions."
+            metavar="additive|proportional|NUMBER",
+            help="Errors of measurement; a number is their SD. Needs functions.",
         ),
     ] = None,
     correlated: Annotated[
@@ -96,6 +103,10 @@ def fit_sde(
     bounds: Annotated[
         str | None,
         typer.Option(metavar="LOW,HIGH", help="Bounds of all states; either may be empty, as in 0,"),
+    ] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(metavar="COL", help="A column that says how much each path counts."),
     ] = None,
     step: Annotated[float | None, typer.Option(help="Longest step of the solver; chosen by default.")] = None,
     ball_rows: Annotated[int | None, typer.Option(min=2, help="Transitions per ball.")] = None,
@@ -128,9 +139,11 @@ def fit_sde(
     laws, errors = equations.parse_parameters(parameters), equations.parse_noise(noise)
     check_writable(out, "--out")
     table = read_table(data, decimal)
-    names = split_names(states, list(table.frame))
+    names, weighing = (split_names(text, list(table.frame)) for text in (states, weights))
     if not names:
         raise typer.BadParameter("--states does not name a column.")
+    others = {time, *names, *([] if identity is None else [identity])}
+    check_weights(weighing, others, "--id, --time or --states")
     note(
         f"{len(table.frame)} rows: {', '.join(names)} over {time}"
         + (", one path" if identity is None else f", a path for each {identity}")
@@ -159,7 +172,8 @@ def fit_sde(
     count = len(long.subjects)
     roles: dict[str, Any] = {"states": names, "id": [] if identity is None else [identity], "time": [time]}
     with keep_until_saved(out):
-        fitted = fit_with_checkpoint(model, partial(model.fit, long.Y, long.t), out, restart, as_json)
+        learn = partial(model.fit_table, long, sample_weight=weighing[0] if weighing else None)
+        fitted = fit_with_checkpoint(model, learn, out, restart, as_json)
         save_or_rescue(partial(save_model, model, **roles), out, "model")
     found = {
         "model": out,
@@ -169,6 +183,7 @@ def fit_sde(
         "rows": len(table.frame),
         "paths": count,
         "states": names,
+        "weights": weighing[0] if weighing else None,
         "skipped": model.fit_.skipped,
         "step": model.step_,
         "step_error": model.step_error_,

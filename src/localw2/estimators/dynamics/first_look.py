@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from localw2._validation import Array
-from localw2.estimators.dynamics.transitions import PolynomialFit, TransitionRows
-from localw2.models.base import normal
-from localw2.models.coefficients import ConstantCoefficient, FunctionJumps, NetworkCoefficient, NormalJumps
+from localw2._validation import Array, average
+from localw2.estimators.dynamics.moment_regression import MomentRegression, RegressedMoments
+from localw2.estimators.dynamics.polynomials import PolynomialFit, choices_of_degree
 
 if TYPE_CHECKING:
     from localw2.balls.neighborhoods import Neighborhoods
-    from localw2.models.sde import StochasticEquation, Transitions
+    from localw2.estimators.dynamics.transitions import TransitionRows
 
 # Standard deviations of jumps where none are seen at first.
 JUMP = 4.5
 EM_ROUNDS, MOST_JUMPS = 30, 4
-# Rounds in which what is simulated over the lags of the data corrects the first look, and steps of each.
-ROUNDS, STEPS, LATER_STEPS, BATCH = 3, 200, 60, 1024
-# Simulated copies of the data that a round looks at, so that their noise is less than that of the data: at
-# least so many, and more of few rows.
-SIMULATED, SIMULATED_ROWS = 4, 50_000
 
 
 @final
@@ -40,23 +34,35 @@ class JumpLook:
     quiet: Array
 
     @classmethod
-    def of(cls, rest: Array, variance: Array, lag: Array, start: JumpLook | None = None) -> JumpLook:
+    def of(
+        cls,
+        rest: Array,
+        variance: Array,
+        lag: Array,
+        start: JumpLook | None = None,
+        weight: Array | None = None,
+    ) -> JumpLook:
         """A Poisson mixture of Gaussians for increments without their mean, (R, d), by the EM algorithm.
 
         Without jumps a row has the given variance (R, d), up to a factor; each of K jumps adds the same mean
         and variance. A threshold would count jumps of two or three SDs as noise, and the rest as too large.
+        Rows count by their ``weight`` (R,).
         """
         size = (rest**2 / variance).mean(1)
-        large = size > max(float(np.quantile(size, 0.9)), 6.0)
+        large = size > max(float(quantile(size[:, None], 0.9, weight)[0]), 6.0)
+        each = np.ones(len(rest)) if weight is None else weight
+        of_large = None if weight is None else weight[large]
         factor = np.ones(rest.shape[1])
         if start is not None:
             rate, mean, std = start.rate, start.mean, start.std
         elif large.sum() < 10:  # none to be seen: rare ones, of a size that would just be
-            rate, mean = 0.01 / float(lag.mean()), np.zeros(rest.shape[1])
-            std = JUMP * np.sqrt(variance.mean(0))
+            rate, mean = 0.01 / float(average(lag, weight)), np.zeros(rest.shape[1])
+            std = JUMP * np.sqrt(average(variance, weight))
         else:
-            rate, mean = large.mean() / lag.mean(), rest[large].mean(0)
-            std = np.maximum(rest[large].std(0), np.sqrt(variance.mean(0)))
+            rate = average(large.astype(float), weight) / average(lag, weight)
+            mean = average(rest[large], of_large)
+            seen = np.sqrt(average((rest[large] - mean) ** 2, of_large))
+            std = np.maximum(seen, np.sqrt(average(variance, weight)))
         shift = np.zeros(rest.shape[1])
         posterior = np.ones((MOST_JUMPS + 1, len(rest)))
         for _ in range(EM_ROUNDS):
@@ -67,14 +73,28 @@ class JumpLook:
                 posterior[k] += k * np.log(rate * lag) - math.lgamma(k + 1)
             posterior = np.exp(posterior - posterior.max(0))
             posterior /= posterior.sum(0)
-            none, one = posterior[0], posterior[1]
-            rate = float((np.arange(MOST_JUMPS + 1) @ posterior).sum() / lag.sum())
+            none, one = each * posterior[0], each * posterior[1]
+            rate = float((np.arange(MOST_JUMPS + 1) @ posterior) @ each / (lag @ each))
             shift = none @ (rest / variance) / (none @ (1 / variance))
             factor = none @ ((rest - shift) ** 2 / variance) / none.sum()
             mean = one @ (rest - shift) / one.sum()
             spread = one @ ((rest - shift - mean) ** 2 - factor * variance) / one.sum()
-            std = np.sqrt(np.maximum(spread, 0.01 * variance.mean(0)))
+            std = np.sqrt(np.maximum(spread, 0.01 * average(variance, weight)))
         return cls(rate, mean, std, posterior[0])
+
+
+@final
+@dataclass(frozen=True)
+class Coefficients:
+    """Drift and variance of the noise as polynomials, with the covariances (R, d, d) at every row.
+
+    ``moments`` are the same with their degrees, once both were regressed together.
+    """
+
+    drift: PolynomialFit
+    variance: PolynomialFit
+    cov: Array
+    moments: RegressedMoments | None = None
 
 
 @final
@@ -82,46 +102,93 @@ class JumpLook:
 class FirstLook:
     """Mean and variance of increments per unit of time at every row, without the jumps that it seems to have.
 
-    ``mean`` (R, d) and ``cov`` (R, d, d) are smooth in the state; ``local`` (R, d) is the variance in wide
-    balls, which is positive and rough.
+    ``fit`` is the regression that gave the mean, and ``variance`` that of each state. ``mean`` (R, d) and
+    ``cov`` (R, d, d) are their values; ``local`` (R, d) is the variance in wide balls, which is positive and
+    rough. ``residual`` (R, d) is what the mean leaves of the increments, per root of time, and ``quiet`` (R,)
+    says how much each row counts: its weight, times the probability that it has no jump.
     """
 
+    increment: Array
+    fit: PolynomialFit
+    variance: PolynomialFit
     mean: Array
     cov: Array
     local: Array
-    degrees: tuple[int, int]
+    residual: Array
+    quiet: Array
     jumps: JumpLook | None = None
 
     @classmethod
     def of(
-        cls, rows: TransitionRows, hoods: Neighborhoods, jumps: bool, degrees: tuple[int, int] | None = None
+        cls, rows: TransitionRows, hoods: Neighborhoods, jumps: bool, degree: int | None = None
     ) -> FirstLook:
         """Two regressions of increments, the second weighted by the local variance that the first leaves.
 
-        ``degrees`` of the polynomials of mean and variance are chosen by cross-validation unless given.
+        The degrees of the polynomials of mean and variance are chosen by cross-validation unless given.
         """
         rate, lag, folds = rows.increment / rows.lag[:, None], rows.lag, rows.folds()
-        quiet, found = np.ones(len(rows)), None
-        residual = (rate - np.median(rate, 0)) * np.sqrt(lag)[:, None]
-        local = _robust(residual, hoods) if jumps else _local(residual, hoods, quiet)
-        choices = (None, None) if degrees is None else ((degrees[0],), (degrees[1],))
-        fit = None
+        each, found = np.ones(len(rows)) if rows.weight is None else rows.weight, None
+        quiet, units = each, rows.standard_units()
+        residual = (rate - quantile(rate, 0.5, rows.weight)) * np.sqrt(lag)[:, None]
+        local = _robust(residual, hoods, rows.weight) if jumps else _local(residual, hoods, quiet)
+        d = residual.shape[1]
+        of_mean = choices_of_degree(d, 1) if degree is None else (degree,)
+        fit, weight = None, each
         for _ in range(4 if jumps else 2):
             if jumps:
-                found = JumpLook.of(residual * np.sqrt(lag)[:, None], local * lag[:, None], lag, found)
-                quiet = found.quiet
+                rest, spread = residual * np.sqrt(lag)[:, None], local * lag[:, None]
+                found = JumpLook.of(rest, spread, lag, found, rows.weight)
+                quiet = each * found.quiet
             # One weight for all states: their variances differ by a factor that the regression ignores.
-            weight = quiet * lag / (local / local.mean(0)).mean(1)
-            fit = PolynomialFit.fit(rows.state, rate, weight, folds, choices[0])
+            weight = quiet * lag / (local / average(local, rows.weight)).mean(1)
+            fit = PolynomialFit.fit(rows.state, rate, weight, folds, of_mean, units)
             residual = (rate - fit(rows.state)) * np.sqrt(lag)[:, None]
             local = _local(residual, hoods, quiet)
         assert fit is not None
-        d = residual.shape[1]
-        products = (residual[:, :, None] * residual[:, None, :]).reshape(len(rows), -1)
-        weight = quiet * (local / local.mean(0)).mean(1) ** -2.0
-        variance = PolynomialFit.fit(rows.state, products, weight, folds, choices[1])
+        weight = quiet * (local / average(local, rows.weight)).mean(1) ** -2.0
+        of_variance = None if degree is None else (degree,)
+        variance = PolynomialFit.fit(rows.state, _products(residual), weight, folds, of_variance, units)
         cov = _positive(variance(rows.state).reshape(-1, d, d), local)
-        return cls(fit(rows.state), cov, local, (fit.degree, variance.degree), found)
+        own = replace(variance, coefficients=variance.coefficients[:, :: d + 1])
+        return cls(rows.increment, fit, own, fit(rows.state), cov, local, residual, quiet, found)
+
+    def regression(self, rows: TransitionRows) -> MomentRegression:
+        """The regression of both moments of these increments."""
+        groups = rows.folds(), rows.clusters()
+        return MomentRegression(
+            rows.state, rows.lag, rows.increment, self.quiet, *groups, rows.standard_units()
+        )
+
+    def correct(
+        self, rows: TransitionRows, now: Coefficients, looks: list[FirstLook], keep_degrees: bool
+    ) -> Coefficients:
+        """Drift and diffusion from looks at what the present ones simulate.
+
+        Both have degrees of their own: if the drift pushes states together or apart, the variance of
+        increments depends on the state, while the diffusion itself may be constant.
+        """
+        mean, variance = average_moments(looks)
+        lag, present = rows.lag[:, None], np.diagonal(now.cov, axis1=1, axis2=2)
+        made = None if self.jumps is not None else np.stack([look.increment for look in looks])
+        degrees = now.moments.degrees if keep_degrees and now.moments is not None else None
+        given = now.drift, present, mean * lag, variance * lag, made
+        found = self.regression(rows).solve(*given, degrees)
+        ratio = np.clip(present / variance, 0.25, 4)
+        cov, d = np.zeros_like(now.cov), present.shape[1]
+        if d > 1:
+            weight = self.quiet * (self.local / average(self.local, rows.weight)).mean(1) ** -2.0
+            products = _products(self.residual * np.sqrt(ratio))
+            groups = rows.folds(), None, rows.standard_units()
+            cov = PolynomialFit.fit(rows.state, products, weight, *groups)(rows.state)
+            cov = cov.reshape(now.cov.shape)
+        cov[:, range(d), range(d)] = found.variance(rows.state)
+        cov = _positive(cov, self.local * ratio)
+        return Coefficients(found.drift, found.variance, cov, found)
+
+    @property
+    def coefficients(self) -> Coefficients:
+        """Mean and variance of increments, as if lags were short."""
+        return Coefficients(self.fit, self.variance, self.cov)
 
     @property
     def std(self) -> Array:
@@ -131,16 +198,29 @@ class FirstLook:
 
     def units(self, rows: TransitionRows) -> dict[str, tuple[Tensor, Tensor, Tensor]]:
         """Location and spread of the states, and the usual size of drift and diffusion, for networks."""
-        location, spread = rows.state.mean(0), rows.state.std(0)
+        location, spread = rows.standard_units()
         spread = np.where(spread > 1e-12 * np.abs(location), spread, 1.0)
-        std = np.sqrt((self.std**2).mean(0))
+        std = np.sqrt(average(self.std**2, rows.weight))
         # A drift that cannot be told from zero has the unit that could just be told.
-        drift = np.maximum(np.sqrt((self.mean**2).mean(0)), 0.1 * std / np.sqrt(np.median(rows.lag)))
+        usual = np.sqrt(average(self.mean**2, rows.weight))
+        drift = np.maximum(usual, 0.1 * std / np.sqrt(np.median(rows.lag)))
         a, b = torch.tensor(location), torch.tensor(spread)
         return {"drift": (a, b, torch.tensor(drift)), "diffusion": (a, b, torch.tensor(std))} | {
             name: (a, b, torch.ones(count))
             for name, count in (("rate", 1), ("jump_mean", len(b)), ("jump_std", len(b)))
         }
+
+
+def average_moments(looks: list[FirstLook]) -> tuple[Array, Array]:
+    """Mean and variance (R, d) of increments per unit of time, on average over looks."""
+    found = [np.mean(part, axis=0) for part in ([k.mean for k in looks], [k.std**2 for k in looks])]
+    return found[0], found[1]
+
+
+def _products(residual: Array) -> Array:
+    """The products (R, d * d) of all pairs of columns."""
+    found: Array = (residual[:, :, None] * residual[:, None, :]).reshape(len(residual), -1)
+    return found
 
 
 def _local(residual: Array, hoods: Neighborhoods, weight: Array) -> Array:
@@ -150,11 +230,37 @@ def _local(residual: Array, hoods: Neighborhoods, weight: Array) -> Array:
     return _of_rows(sums / np.maximum(np.add.reduceat(weight[members], starts), 1e-3)[:, None], hoods)
 
 
-def _robust(residual: Array, hoods: Neighborhoods) -> Array:
+def _robust(residual: Array, hoods: Neighborhoods, weight: Array | None) -> Array:
     """The same from medians, which jumps of fewer than half of the rows move little."""
-    parts = np.split(residual[hoods.rows.numpy()], hoods.indptr.numpy()[1:-1])
-    # The median of a squared standard normal is .455.
-    return _of_rows(np.stack([np.median((p - np.median(p, 0)) ** 2, 0) / 0.45494 for p in parts]), hoods)
+    found = []
+    for rows in np.split(hoods.rows.numpy(), hoods.indptr.numpy()[1:-1]):
+        part, own = residual[rows], None if weight is None else weight[rows]
+        # The median of a squared standard normal is .455.
+        found.append(quantile((part - quantile(part, 0.5, own)) ** 2, 0.5, own) / 0.45494)
+    return _of_rows(np.stack(found), hoods)
+
+
+def quantile(values: Array, level: float, weight: Array | None) -> Array:
+    """The quantile (m,) of every column of values (R, m), whose rows count by their weights.
+
+    With weights it is the mean of the values between which the level lies, as in the median of a sample.
+
+    >>> quantile(np.array([[1.0], [2.0], [9.0]]), 0.5, np.array([1.0, 1.0, 2.0]))
+    array([5.5])
+    """
+    if weight is None:
+        found: Array = np.quantile(values, level, axis=0)
+        return found
+    order = np.argsort(values, axis=0, kind="stable")
+    reached = np.cumsum(weight[order], axis=0)
+    wanted = level * reached[-1]
+    ends = [
+        (reached < wanted * (1 - 1e-12)).sum(0).clip(max=len(values) - 1),
+        (reached <= wanted * (1 + 1e-12)).sum(0).clip(max=len(values) - 1),
+    ]
+    ordered = np.take_along_axis(values, order, axis=0)
+    middle: Array = np.mean([ordered[end, np.arange(values.shape[1])] for end in ends], axis=0)
+    return middle
 
 
 def _of_rows(per_ball: Array, hoods: Neighborhoods) -> Array:
@@ -183,170 +289,3 @@ def _positive(cov: Array, local: Array) -> Array:
     rescale = std / size
     found: Array = correlation * rescale[:, :, None] * rescale[:, None, :]
     return found
-
-
-def start_parts(
-    model: Transitions,
-    x: Tensor,
-    rows: TransitionRows,
-    look: FirstLook,
-    hoods: Neighborhoods,
-    seed: int,
-    rounds: int = ROUNDS,
-) -> None:
-    """Bring all parts, networks or functions, to the first look, corrected for the length of lags.
-
-    Over a lag the mean increment is not the drift times the lag, and so on: what the equation simulates is
-    looked at in the same way as the data, and the difference is added to what its parts should be.
-    """
-    equation, d = model.equation, rows.state.shape[1]
-    rng = np.random.default_rng([seed, 3])
-    drift, diffusion = look.mean.copy(), look.cov.copy()
-    jumps = look.jumps
-    generator = torch.Generator(x.device).manual_seed(int(rng.integers(2**62)))
-    units = look.units(rows)
-    for number in range(rounds + 1):
-        _set_jumps(equation, jumps)
-        count = LATER_STEPS if number else STEPS
-        _imitate(equation, x, drift, np.linalg.cholesky(diffusion), jumps, units, count, rng)
-        if number == rounds:
-            return
-        looks = []
-        mirror = _Mirror(generator)
-        for _ in range(max(SIMULATED, min(10, SIMULATED_ROWS // len(rows)))):
-            noise: Any = generator if equation.jumps is not None else mirror
-            with torch.no_grad():
-                simulated = model(x, None, noise)[:, :d].double().cpu().numpy()
-            mirror.turn()
-            if not np.isfinite(
-                simulated
-            ).all():  # functions that explode from their guesses; training says so
-                return
-            own = replace(rows, increment=simulated)
-            looks.append(FirstLook.of(own, hoods, jumps is not None, look.degrees))
-        drift = drift + look.mean - np.mean([own.mean for own in looks], axis=0)
-        ratio = look.std**2 / np.mean([own.std**2 for own in looks], axis=0)
-        factor = np.sqrt(np.clip(ratio, 0.25, 4))
-        diffusion = diffusion * factor[:, :, None] * factor[:, None, :]
-        if jumps is not None:
-            jumps = _corrected(jumps, look.jumps, [own.jumps for own in looks])
-
-
-@final
-class _Mirror:
-    """Random numbers of which every second pass is the negative of the one before.
-
-    What is linear in the noise, most of the error of a regression of simulated increments, cancels in pairs.
-    """
-
-    def __init__(self, generator: torch.Generator) -> None:
-        self._generator = generator
-        self._kept: list[Tensor] = []
-        self._place: int | None = None
-
-    def normal(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        """Standard normal numbers, fresh or mirrored."""
-        if self._place is None:
-            self._kept.append(normal(shape, like, self._generator))
-            return self._kept[-1]
-        self._place += 1
-        return -self._kept[self._place - 1]
-
-    def turn(self) -> None:
-        """Begin the next pass."""
-        if self._place is None:
-            self._place = 0
-        else:
-            self._kept, self._place = [], None
-
-
-def _corrected(now: JumpLook, wanted: JumpLook | None, looks: list[JumpLook | None]) -> JumpLook:
-    """Jumps such that what is simulated looks as the data do, if looks move as the jumps do."""
-    seen = [own for own in looks if own is not None]
-    assert wanted is not None
-    rate = now.rate * np.clip(wanted.rate / np.mean([own.rate for own in seen]), 0.5, 2)
-    std = now.std * np.clip(wanted.std / np.mean([own.std for own in seen], axis=0), 0.5, 2)
-    mean = now.mean + wanted.mean - np.mean([own.mean for own in seen], axis=0)
-    return JumpLook(float(rate), mean, std, now.quiet)
-
-
-def _set_jumps(equation: StochasticEquation, look: JumpLook | None) -> None:
-    """Give Gaussian jumps this rate and these sizes; those of a known form are fitted to them instead."""
-    if look is None or not isinstance(equation.jumps, NormalJumps):
-        return
-    values = {"rate": np.array([look.rate]), "mean": look.mean, "std": look.std}
-    for name, value in values.items():
-        part = getattr(equation.jumps, name)
-        tensor = torch.tensor(value).to(part.get_buffer("factor"))
-        unit = torch.tensor(values["std"]).to(tensor) if name == "mean" else tensor
-        if isinstance(part, ConstantCoefficient):
-            part.start(tensor, unit)
-        else:
-            part.get_buffer("factor").copy_(unit)
-            part.skip.bias.data.copy_(tensor / unit if name == "mean" else torch.zeros_like(tensor))
-
-
-def _imitate(
-    equation: StochasticEquation,
-    x: Tensor,
-    drift: Array,
-    factor: Array,
-    jumps: JumpLook | None,
-    units: dict[str, tuple[Tensor, Tensor, Tensor]],
-    count: int,
-    rng: np.random.Generator,
-) -> None:
-    """Least squares of drift and diffusion on the values (R, d) and (R, d, d) that they should have."""
-    n, d = drift.shape
-    wanted = torch.tensor(drift).to(x), torch.tensor(factor).to(x)
-    scales = [units[name][2].to(x) for name in ("drift", "diffusion")]
-    parts = equation.drift, equation.diffusion
-    networks = [p for part in parts for p in part.parameters()]
-    groups = [{"params": networks, "lr": 0.01}] if networks else []
-    if equation.law is not None:
-        groups.append({"params": list(equation.law.parameters()), "lr": 0.05})
-    if not groups:
-        return
-    optimizer = torch.optim.Adam(groups)
-    rates = [group["lr"] for group in optimizer.param_groups]
-    for step in range(count):
-        for group, rate in zip(optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate * (1 - step / count)
-        chosen = torch.from_numpy(rng.choice(n, min(n, BATCH), replace=False)).to(x.device)
-        rows, values = x[chosen], equation.values(min(n, BATCH), None)
-        states = equation.inside(rows[:, 2 : 2 + d])
-        a, b = (part(rows[:, 0], states, values) for part in parts)
-        target = wanted[1][chosen]
-        if b.ndim == 2:
-            # The sign of a diffusion means nothing.
-            b, target = b.abs(), target.square().sum(2).sqrt()
-        elif not isinstance(equation.diffusion, NetworkCoefficient):
-            b, target = b @ b.transpose(1, 2), target @ target.transpose(1, 2)
-        loss = ((a - wanted[0][chosen]) / scales[0]).square().mean()
-        loss = loss + ((b - target) / (scales[1][:, None] if b.ndim == 3 else scales[1])).square().mean()
-        if jumps is not None and isinstance(equation.jumps, FunctionJumps):
-            loss = loss + _unlike(equation.jumps, jumps, rows[:, 0], states, values, rng)
-        if not loss.requires_grad or not bool(torch.isfinite(loss)):
-            return
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        optimizer.step()
-
-
-def _unlike(
-    jumps: FunctionJumps,
-    look: JumpLook,
-    t: Tensor,
-    y: Tensor,
-    values: dict[str, Tensor],
-    rng: np.random.Generator,
-) -> Tensor:
-    """How far rate, mean and SD of jumps of a known form are from what was seen, in relative units."""
-    half = rng.normal(size=(-(-len(y) // 2), y.shape[1]))
-    size = jumps.size(t, y, values, torch.tensor(np.concatenate([half, -half])[: len(y)]).to(y))
-    mean, std = (torch.tensor(v).to(y) for v in (look.mean, look.std))
-    unit = torch.maximum(std, mean.abs())
-    gaps = [jumps.rate(t, y, values).mean() / look.rate - 1]
-    gaps += [((size.mean(0) - mean) / unit), ((size.std(0, correction=0) - std) / unit)]
-    total: Tensor = torch.cat([gap.reshape(-1) for gap in gaps]).square().sum()
-    return total

@@ -8,19 +8,21 @@ from typing import TYPE_CHECKING, Any, Self, final
 
 import numpy as np
 import torch
+from scipy import stats
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from localw2._validation import Array, check_count
 from localw2.estimators.dynamics.long_tables import LongTable
 from localw2.estimators.dynamics.trajectories import Trajectories
-from localw2.estimators.dynamics.transitions import LONGEST_LAG, TransitionRows
+from localw2.estimators.dynamics.transitions import LONGEST_LAG, TransitionRows, one_among_paths
 from localw2.estimators.settings import draw_seed
 from localw2.judging.diagnosis.diagnose import Diagnosis, diagnose
 from localw2.judging.seen_rows import as_paths, warn_of_seen_paths
 from localw2.models.sde import StochasticEquation, follow
 
 if TYPE_CHECKING:
+    from localw2.estimators.dynamics.moment_regression import CurveErrors
     from localw2.judging.seen_rows import SeenRows
 
 # Pieces of paths that a diagnosis looks at, and the most lags of one.
@@ -46,12 +48,13 @@ _KS_CRITICAL = 1.63  # at the level .01, times the root of (m + n) / (m n)
 class CoefficientCurves:
     """Drift, diffusion and rate of jumps along each of d states, the others at their medians.
 
-    ``place`` is (d, G); ``drift`` and ``diffusion`` are (3, d, G), the median and the ends of the interval
-    that holds ``coverage`` of the paths if parameters vary between them, or else three times the same;
-    ``rate`` is (d, G), or None without jumps. The diffusion is the SD of each state per root of time.
-    ``seen`` are observed states (N, d). ``bins`` has, for each state, place (B,), drift, its error, diffusion
-    and its error: the curve plus what observed transitions show beyond simulated ones; None with errors of
-    measurement.
+    ``place`` is (d, G); ``drift`` and ``diffusion`` are (3, d, G): a curve and the ends of its band. If
+    parameters vary between paths (``varies``) the curve is the median and the band holds ``coverage`` of the
+    paths; if it is ``sure`` the band holds the truth at a state with probability ``coverage``, by the
+    standard errors of networks; else all three are the same. ``rate`` is (d, G), or None without jumps. The
+    diffusion is the SD of each state per root of time. ``seen`` are observed states (N, d). ``bins`` has, for
+    each state, place (B,), drift, its error, diffusion and its error: the curve plus what observed
+    transitions show beyond simulated ones; None with errors of measurement.
     """
 
     place: Array
@@ -62,6 +65,7 @@ class CoefficientCurves:
     varies: bool
     seen: Array
     bins: list[tuple[Array, Array, Array, Array, Array]] | None
+    sure: bool = False
 
     def take(self, states: list[int]) -> CoefficientCurves:
         """The curves of some of the states."""
@@ -74,6 +78,7 @@ class CoefficientCurves:
             self.varies,
             self.seen[:, states],
             None if self.bins is None else [self.bins[j] for j in states],
+            self.sure,
         )
 
 
@@ -118,20 +123,31 @@ class Processes:
     drift: Callable[..., Array]
     diffusion: Callable[..., Array]
     jump_rate: Callable[..., Array]
+    standard_errors: Callable[..., tuple[Array, Array]]
     n_states_: int
     step_: float
     equation_: StochasticEquation
     noise: Any
     seen_rows_: SeenRows | None
+    subjects_: list[Any]
     _states: Callable[..., Tensor]
+    _errors: CurveErrors | None
 
     def fit_table(
-        self, frame: Any, *, time: str = "time", observed: Any = "y", subject: str | None = None
+        self,
+        frame: Any,
+        *,
+        time: str = "time",
+        observed: Any = "y",
+        subject: str | None = None,
+        sample_weight: Any = None,
     ) -> Self:
         """Learn from a long table with a row per observation: a frame, a dict of columns, or a ``LongTable``.
 
         ``time`` and ``observed`` name columns, the latter one for each state, and ``subject`` the one that
         says to which path a row belongs; without it all rows are one path. Empty cells were not observed.
+        ``sample_weight`` is a column with one value for each path, or (n,) in the order of ``subjects_``,
+        which has the labels of the paths.
 
         >>> rng = np.random.default_rng(0)
         >>> y = np.zeros(1001)
@@ -151,8 +167,27 @@ class Processes:
                 f"the table has {named[0]}, which would be ignored: a stochastic equation starts from the "
                 "observed states and knows no doses, covariates or inputs."
             )
-        self.fit(frame.Y, frame.t)
+        if isinstance(sample_weight, str):
+            sample_weight = frame.of_subjects(sample_weight)
+        self.fit(frame.Y, frame.t, sample_weight)
+        self.subjects_ = frame.subjects
         return self
+
+    def _plain_subjects(self) -> list[Any] | None:
+        """The labels of the paths of a table, for a file: those that are no numbers as texts."""
+        labels = getattr(self, "subjects_", None)
+        if labels is None:
+            return None
+        plain = [label.item() if isinstance(label, np.generic) else label for label in labels]
+        return [label if isinstance(label, int | float | str) else str(label) for label in plain]
+
+    def _keep_subjects(self, plain: Any) -> None:
+        """Take over labels from a file, checked."""
+        if plain is None:
+            return
+        if not isinstance(plain, list) or not all(isinstance(label, int | float | str) for label in plain):
+            raise ValueError("the labels of the paths are not a list of numbers and texts.")
+        self.subjects_ = plain
 
     def diagnose(
         self,
@@ -173,7 +208,7 @@ class Processes:
         n_samples = check_count(n_samples, "n_samples", 2, why="one draw shows no spread")
         rng = np.random.default_rng(draw_seed(random_state))
         pieces = self.cut_pieces(Y, t, n_times, rng)
-        warn_of_seen_paths(getattr(self, "seen_rows_", None), as_paths(_as_paths(Y, t)[0]))
+        warn_of_seen_paths(getattr(self, "seen_rows_", None), as_paths(one_among_paths(Y, t)[0]))
         draws = self.simulate_pieces(pieces, n_samples, rng)
         return pieces.diagnose(draws, int(rng.integers(2**31)), n_times, **settings)
 
@@ -214,7 +249,8 @@ class Processes:
         """Drift and diffusion along each state, over the observed states of paths Y at times t.
 
         For ``localw2.plots.coefficients``. The curves go from the 0.5 % to the 99.5 % quantile of each state;
-        ``coverage`` and ``n_samples`` are those of a band if parameters vary between paths.
+        ``coverage`` is that of a band: over ``n_samples`` draws of paths if parameters vary between them, or
+        by ``standard_errors`` if drift and diffusion are networks and there are no jumps.
         """
         check_is_fitted(self, "equation_")
         number, time, states = read_states(Y, t, self.n_states_)
@@ -240,7 +276,15 @@ class Processes:
         if getattr(self, "noise", None) is not None:
             return CoefficientCurves(*curves, None)
         rows = TransitionRows.of(number, time, states)
-        return CoefficientCurves(*curves, self._bin(rows, place, drift[0], diffusion[0], rng))
+        bins = self._bin(rows, place, drift[0], diffusion[0], rng)
+        sure = getattr(self, "_errors", None) is not None
+        if sure:
+            half = float(stats.norm.ppf((1 + coverage) / 2))
+            errors = [self.standard_errors(_along(typical, j, place[j])) for j in range(d)]
+            wide = [half * np.stack([part[k][:, j] for j, part in enumerate(errors)]) for k in (0, 1)]
+            drift[1:] = drift[0] - wide[0], drift[0] + wide[0]
+            diffusion[1:] = np.maximum(diffusion[0] - wide[1], 0.0), diffusion[0] + wide[1]
+        return CoefficientCurves(*curves, bins, sure)
 
     def long_run(self, Y: Any, t: Any, *, n_samples: int = LONG_PATHS, random_state: Any = None) -> LongRun:
         """Where paths are in the long run, beside the observed states of paths Y at times t.
@@ -420,7 +464,6 @@ class Pieces:
 
     times: Array
     values: Array
-    n_paths: int
 
     @classmethod
     def of(cls, number: Array, time: Array, values: Array, longest: int | None) -> Pieces:
@@ -443,11 +486,11 @@ class Pieces:
             starts = [(run, k) for run in runs for k in range(0, len(run) - length, length)]
             chosen = [run[k : k + length + 1] for run, k in starts]
         places = np.array(chosen, dtype=int).reshape(-1, length + 1)
-        return cls(time[places], values[places], len(np.unique(number)))
+        return cls(time[places], values[places])
 
     def take(self, chosen: Array) -> Pieces:
         """Some of the pieces."""
-        return Pieces(self.times[chosen], self.values[chosen], self.n_paths)
+        return Pieces(self.times[chosen], self.values[chosen])
 
     def diagnose(
         self, draws: Array, seed: int, n_times: int = 2, names: Any = None, **settings: Any
@@ -494,7 +537,7 @@ def read_long_table(
 
 def read_states(Y: Any, t: Any, n_states: int) -> tuple[Array, Array, Array]:
     """Number of the path (N,), time (N,) and state (N, d) of complete observations, by path and time."""
-    data = Trajectories.of(*_as_paths(Y, t), partly=True, fewest=1)
+    data = Trajectories.of(*one_among_paths(Y, t), partly=True, fewest=1)
     if data.values.shape[1] != n_states:
         raise ValueError(f"Y has {data.values.shape[1]} state(s), but the model has {n_states}.")
     complete = np.isfinite(data.values).all(1)
@@ -503,13 +546,6 @@ def read_states(Y: Any, t: Any, n_states: int) -> tuple[Array, Array, Array]:
     if len(order) < 2 or not (np.diff(number[order]) == 0).any():
         raise ValueError("no path has two complete observations, between which a state could move.")
     return number[order], time[order], values[order]
-
-
-def _as_paths(Y: Any, t: Any) -> tuple[Any, Any]:
-    """One path (T,) of one state as a path among others."""
-    if not isinstance(Y, list | tuple) and np.ndim(Y) == 1 and np.ndim(t) == 1:
-        return np.asarray(Y)[None], np.asarray(t)[None]
-    return Y, t
 
 
 def _along(typical: Array, j: int, place: Array) -> Array:

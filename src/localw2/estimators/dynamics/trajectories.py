@@ -59,7 +59,7 @@ class Trajectories:
         paths, times = _paths_and_times(Y, t, fewest)
         numbers = range(len(paths)) if kept is None else kept.tolist()  # for messages
         if kept is not None:
-            if len(kept) < 2:
+            if len(kept) < fewest:
                 raise ValueError("sample_weight leaves one trajectory, which shows no spread between them.")
             if y0 is not None and _has_one_each(y0, paths, all_seen):
                 y0 = np.asarray(y0)[kept]

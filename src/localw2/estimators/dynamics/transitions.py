@@ -9,7 +9,7 @@ from typing import Any, final
 import numpy as np
 from scipy.spatial import cKDTree
 
-from localw2._validation import Array
+from localw2._validation import Array, average
 from localw2.balls.neighborhoods import Neighborhoods
 from localw2.balls.ragged import Balls, index_type
 
@@ -19,30 +19,40 @@ LONGEST_LAG = 3.0
 LEFT_OUT = 0.2
 # Each transition is in about so many balls.
 OVERLAP = 3
-# Degrees of polynomials that a regression of increments chooses from, for one state and for several.
-DEGREES = {1: (1, 2, 3, 4, 5, 6, 7), 2: (1, 2, 3, 4)}
-FOLDS = 5
+# Parts into which paths are divided for cross-validation.
+FOLDS = 10
+# Fewest groups of dependent rows from which standard errors can be told.
+FEWEST_CLUSTERS = 40
 
 
 @final
 @dataclass(frozen=True)
 class TransitionRows:
-    """Number of the path (R,), time (R,), lag (R,), state now (R, d) and increment (R, d)."""
+    """Number of the path (R,), time (R,), lag (R,), state now (R, d) and increment (R, d).
+
+    ``weight`` (R,) is that of the path, or None if all count alike.
+    """
 
     number: Array
     time: Array
     lag: Array
     state: Array
     increment: Array
+    weight: Array | None = None
 
     @classmethod
-    def of(cls, number: Array, time: Array, values: Array) -> TransitionRows:
-        """All transitions between consecutive complete observations, in the order of paths and times."""
+    def of(cls, number: Array, time: Array, values: Array, weights: Array | None = None) -> TransitionRows:
+        """All transitions between consecutive complete observations, in the order of paths and times.
+
+        ``weights`` are those of the paths, by their numbers.
+        """
         order = np.lexsort((time, number))
         number, time, values = number[order], time[order], values[order]
         same = number[1:] == number[:-1]
         lag, increment = np.diff(time)[same], np.diff(values, axis=0)[same]
-        rows = cls(number[:-1][same], time[:-1][same], lag, values[:-1][same], increment)
+        number = number[:-1][same]
+        weight = None if weights is None else weights[number]
+        rows = cls(number, time[:-1][same], lag, values[:-1][same], increment, weight)
         usual = float(np.median(lag)) if len(lag) else 0.0
         near = np.flatnonzero(lag <= LONGEST_LAG * usual * (1 + 1e-9))
         if len(near) < (1 - LEFT_OUT) * len(lag):
@@ -56,9 +66,9 @@ class TransitionRows:
 
     def take(self, rows: Array) -> TransitionRows:
         """Some of the rows."""
-        return TransitionRows(
-            self.number[rows], self.time[rows], self.lag[rows], self.state[rows], self.increment[rows]
-        )
+        weight = None if self.weight is None else self.weight[rows]
+        number, time, lag = self.number[rows], self.time[rows], self.lag[rows]
+        return TransitionRows(number, time, lag, self.state[rows], self.increment[rows], weight)
 
     def __len__(self) -> int:
         return len(self.lag)
@@ -68,11 +78,25 @@ class TransitionRows:
         """Rows (R, 2 + d) of the model: time, lag and state."""
         return np.column_stack([self.time, self.lag, self.state])
 
-    def paths(self, longest: int | None) -> tuple[Array, Array, Array]:
+    def standard_units(self) -> tuple[Array, Array]:
+        """Mean and SD (d,) of the states now."""
+        location = average(self.state, self.weight)
+        return location, np.sqrt(average((self.state - location) ** 2, self.weight))
+
+    def spaced(self, count: int) -> Array:
+        """At most so many rows, evenly spaced, or as often as their weights say."""
+        count = min(len(self), count)
+        if self.weight is None:
+            return np.linspace(0, len(self) - 1, count).astype(int)
+        reached = np.cumsum(self.weight)
+        found: Array = np.searchsorted(reached, (np.arange(count) + 0.5) / count * reached[-1])
+        return found
+
+    def paths(self, longest: int | None) -> tuple[Array, Array, Array, Array | None]:
         """Times (n, T), which are there (n, T), and states (n, T, d) of paths, or of pieces of ``longest``.
 
         A new path begins where a transition does not start where the one before it ended. The last time and
-        state are repeated where a path is shorter than others.
+        state are repeated where a path is shorter than others. Last come the weights (n,), if there are any.
         """
         end = self.time + self.lag
         follows = (self.number[1:] == self.number[:-1]) & (
@@ -91,14 +115,16 @@ class TransitionRows:
             states = np.vstack([self.state[rows], self.state[rows[-1]] + self.increment[rows[-1]]])
             times[i], values[i], there[i, :n] = own[-1], states[-1], True
             times[i, :n], values[i, :n] = own, states
-        return times, there, values
+        first = [rows[0] for rows in pieces]
+        return times, there, values, None if self.weight is None else self.weight[first]
 
     def roughness(self) -> Array:
         """A guess of the SD (d,) of errors of measurement: these make neighbouring increments opposed."""
         same = self.number[1:] == self.number[:-1]
-        centred = self.increment - self.increment.mean(0)
-        opposed = -(centred[1:] * centred[:-1])[same].mean(0)
-        guess: Array = np.sqrt(np.maximum(opposed, 0.05 * centred.var(0)))
+        centred = self.increment - average(self.increment, self.weight)
+        of_pairs = None if self.weight is None else self.weight[1:][same]
+        opposed = -average((centred[1:] * centred[:-1])[same], of_pairs)
+        guess: Array = np.sqrt(np.maximum(opposed, 0.05 * average(centred**2, self.weight)))
         return guess
 
     def folds(self) -> Array:
@@ -108,13 +134,20 @@ class TransitionRows:
             return paths % FOLDS
         return (np.arange(len(self)) * (4 * FOLDS) // len(self)) % FOLDS
 
+    def clusters(self) -> Array:
+        """Rows (R,) that may depend on each other: those of a path, or stretches of one if there are few."""
+        paths: Array = np.unique(self.number, return_inverse=True)[1]
+        if paths.max() + 1 >= FEWEST_CLUSTERS:
+            return paths
+        return np.arange(len(self)) * FEWEST_CLUSTERS // len(self)
+
     def balls(self, k: int, rng: np.random.Generator) -> Neighborhoods:
         """Balls of the k nearest states, around random rows; every row is in at least one ball."""
         n = len(self)
         k = min(k, n)
         if k == n:
             return Neighborhoods.whole(n)
-        x = self.state / np.maximum(self.state.std(0), 1e-300)
+        x = self.state / np.maximum(self.standard_units()[1], 1e-300)
         tree = cKDTree(x)
         centres = rng.choice(n, min(n, -(-OVERLAP * n // k)), replace=False)
         found = [np.sort(tree.query(x[centres], k=k)[1], axis=1)]
@@ -129,79 +162,8 @@ class TransitionRows:
         return Neighborhoods(Balls(np.full(len(balls), k), rows.ravel()), n, np.ones(len(balls)))
 
 
-@final
-@dataclass(frozen=True)
-class PolynomialFit:
-    """A polynomial of standardised states, whose degree was chosen by cross-validation."""
-
-    location: Array
-    spread: Array
-    degree: int
-    coefficients: Array
-
-    @classmethod
-    def fit(cls, state: Array, y: Array, weight: Array, folds: Array, degrees: Any = None) -> PolynomialFit:
-        """Weighted least squares of y (R, m) on states (R, d), minimising the error on left-out folds."""
-        location, spread = state.mean(0), np.maximum(state.std(0), 1e-300)
-        x = _clip((state - location) / spread)
-        degrees = DEGREES[min(state.shape[1], 2)] if degrees is None else degrees
-        w = np.sqrt(weight)[:, None]
-        scale = np.maximum(((w * y) ** 2).mean(0), 1e-300)
-        best: tuple[Array, int, Array] | None = None
-        for degree in degrees:
-            design = _design(x, degree) * w
-            if design.shape[1] * 10 > len(design):
-                break
-            # Normal equations fold by fold: leaving one out is a subtraction.
-            parts = [(design[folds == f], (w * y)[folds == f]) for f in range(FOLDS)]
-            gram, right = sum(a.T @ a for a, _ in parts), sum(a.T @ b for a, b in parts)
-            errors = np.array(
-                [((b - a @ _solve(gram - a.T @ a, right - a.T @ b)) ** 2).sum(0) / scale for a, b in parts]
-            ).sum(1)
-            # A higher degree must be better beyond chance, or noise would bend the curve.
-            gain = None if best is None else best[0] - errors
-            if gain is None or gain.sum() > gain.std(ddof=1) * np.sqrt(FOLDS):
-                best = errors, degree, _solve(gram, right)
-        if best is None:
-            mean = (w * w * y).sum(0) / (w * w).sum()
-            return cls(location, spread, 0, mean[None])
-        return cls(location, spread, best[1], best[2])
-
-    def __call__(self, state: Array) -> Array:
-        """Values (n, m) at states (n, d)."""
-        x = _clip((state - self.location) / self.spread)
-        values: Array = _design(x, self.degree) @ self.coefficients
-        return values
-
-
-def _clip(x: Array) -> Array:
-    """Standardised states, of which outliers must not bend a polynomial."""
-    clipped: Array = np.clip(x, -4, 4)
-    return clipped
-
-
-def _powers(d: int, degree: int) -> list[tuple[int, ...]]:
-    found: list[tuple[int, ...]] = [()]
-    for _ in range(d):
-        found = [(*p, k) for p in found for k in range(degree + 1) if sum(p) + k <= degree]
-    return found
-
-
-def _design(x: Array, degree: int) -> Array:
-    """Products of Legendre polynomials of x / 2 up to a total degree."""
-    d = x.shape[1]
-    single = [np.polynomial.legendre.legvander(x[:, j] / 2, degree) for j in range(d)]
-    columns = []
-    for powers in _powers(d, degree):
-        column = np.ones(len(x))
-        for j, k in enumerate(powers):
-            column = column * single[j][:, k]
-        columns.append(column)
-    return np.column_stack(columns)
-
-
-def _solve(gram: Array, right: Array) -> Array:
-    """Least squares with a trace of ridge, against columns that do not vary."""
-    ridge = 1e-8 * np.trace(gram) / len(gram)
-    solution: Array = np.linalg.solve(gram + ridge * np.eye(len(gram)), right)
-    return solution
+def one_among_paths(Y: Any, t: Any) -> tuple[Any, Any]:
+    """One path (T,) of one state as a path among others."""
+    if not isinstance(Y, list | tuple) and np.ndim(Y) == 1 and np.ndim(t) == 1:
+        return np.asarray(Y)[None], np.asarray(t)[None]
+    return Y, t

@@ -2,7 +2,7 @@ r"""Paths compared as wholes: parameters that vary between paths, and errors of 
 
 A transition does not know the omega of its path, and from a noisy state no transition can be simulated. What
 can be compared is any function of whole paths, the same for observed and simulated ones: the truth minimises
-the debiased loss whatever the function. Here it is what a fit of each path alone would give: one step of
+the debiased loss whatever the function. Here it is what a fit of each path alone would give: two steps of
 Fisher scoring of the Gaussian pseudo-likelihood of its transitions, drawn to the population. With errors of
 measurement the correlations of its residuals at lags one and two join it, which tell noise that is fresh at
 every observation from noise that moves the state.
@@ -22,23 +22,39 @@ from localw2.models.sde import StochasticEquation, follow
 _NOISE_STEP = 3.0
 # The least part of the spread of first observations that is due to the states themselves.
 _LEAST_SIGNAL = 0.05
+# Steps of Fisher scoring of each path, and how far these may go, in units of a parameter.
+SCORING_STEPS, FARTHEST = 2, 8.0
 # Of a parameter, in its units, by which slopes are found.
 _DIFFERENCE = 1e-4
 
 
 @final
 class Errors(nn.Module):
-    """Additive errors of measurement with one SD per state, learned or known."""
+    """Errors of measurement with one SD per state, learned or known, or ``relative`` to the state."""
 
-    def __init__(self, std: Tensor, known: bool) -> None:
+    def __init__(self, std: Tensor, known: bool, relative: bool = False) -> None:
         super().__init__()
+        self.relative = relative
         self.register_buffer("unit", std.clone())
         self.log = nn.Parameter(torch.zeros_like(std), requires_grad=not known)
 
     @property
     def std(self) -> Tensor:
-        """The SD (d,) of each state's errors."""
+        """The SD (d,) of each state's errors, relative or not."""
         return self.get_buffer("unit") * torch.exp(_NOISE_STEP * self.log)
+
+    def at(self, states: Tensor) -> Tensor:
+        """The SD of errors at states (..., d)."""
+        return self.std * states.abs() if self.relative else self.std.expand_as(states)
+
+
+def moments(values: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Mean and variance (m,) of values (n, m), whose rows have weights (n,)."""
+    share = values.new_full((len(values), 1), 1 / len(values))
+    if weights is not None:
+        share = (weights / weights.sum()).to(values)[:, None]
+    mean = (share * values).sum(0)
+    return mean, (share * (values - mean).square()).sum(0)
 
 
 @final
@@ -46,6 +62,7 @@ class WholePaths(RandomMap):
     """Features (N, m) of simulated paths; a row is the number of a path, whose start and times are known.
 
     ``times`` (n, T) repeat the last one where a path is shorter, and ``there`` (n, T) says where it is not.
+    ``weights`` (n,) are those of the paths.
     """
 
     def __init__(
@@ -56,6 +73,7 @@ class WholePaths(RandomMap):
         there: Tensor,
         step: float,
         errors: Errors | None,
+        weights: Tensor | None = None,
     ) -> None:
         super().__init__()
         assert equation.law is not None
@@ -63,9 +81,9 @@ class WholePaths(RandomMap):
         self.law = equation.law
         for name, tensor in (("start", values[:, 0]), ("times", times), ("there", there)):
             self.register_buffer(name, tensor.clone(), persistent=False)
-        first = values[:, 0]
-        self.register_buffer("first_mean", first.mean(0), persistent=False)
-        self.register_buffer("first_variance", first.var(0), persistent=False)
+        mean, variance = moments(values[:, 0], weights)
+        self.register_buffer("first_mean", mean, persistent=False)
+        self.register_buffer("first_variance", variance, persistent=False)
         none = self.law.location.new_zeros(1, len(self.law.random_names))
         with torch.no_grad():
             self.register_buffer("reference", self.law.scores(none)[0], persistent=False)
@@ -82,16 +100,16 @@ class WholePaths(RandomMap):
         first = start
         if self.errors is not None:
             # Given a first observation, the state is nearer to the mean of all, and uncertain.
-            variance = self.errors.std.square()
-            signal = (1 - variance / self.get_buffer("first_variance").clamp_min(1e-300)).clamp_min(
-                _LEAST_SIGNAL
-            )
+            variance, total = self.errors.at(start).square(), self.get_buffer("first_variance")
             mean = self.get_buffer("first_mean")
+            usual = self.errors.at((mean.square() + total).sqrt()).square()
+            own = torch.maximum(total - usual, _LEAST_SIGNAL * total)
+            signal = own / (own + variance).clamp_min(1e-300)
             z = normal(tuple(start.shape), start, generator)
             first = mean + signal * (start - mean) + (variance * signal).sqrt() * z
         paths = follow(self.equation, first, times, self.step, omega, generator)
         if self.errors is not None:
-            paths = paths + self.errors.std * normal(tuple(paths.shape), paths, generator)
+            paths = paths + self.errors.at(paths) * normal(tuple(paths.shape), paths, generator)
             paths = torch.cat([start[:, None], paths[:, 1:]], 1)
         return self.features(paths, number)
 
@@ -106,27 +124,34 @@ class WholePaths(RandomMap):
         at, t = self.equation.inside(y).reshape(-1, d), times[:, :-1].reshape(-1)
 
         def coefficients(scores: Tensor) -> tuple[Tensor, Tensor]:
-            values = self.law.values_of(scores.expand(len(at), -1))
+            values = self.law.values_of(scores.repeat_interleave(count, 0))
             a, b = self.equation.drift(t, at, values), self.equation.diffusion(t, at, values)
             return a, b.abs() if b.ndim == 2 else b.square().sum(2).sqrt()
 
-        reference = self.get_buffer("reference")
-        a, b = coefficients(reference)
-        # Central differences: any function that observed and simulated paths share will do.
-        moves = torch.eye(len(reference)).to(reference) * _DIFFERENCE
-        ends = [(coefficients(reference + m), coefficients(reference - m)) for m in moves]
-        slopes = [torch.stack([(u[i] - v[i]) / (2 * _DIFFERENCE) for u, v in ends], -1) for i in (0, 1)]
-        a, b = a.view(n, count, d), b.view(n, count, d).clamp_min(1e-12)
-        in_a, in_b = (v.view(n, count, d, -1) for v in slopes)
-        r = torch.where(both, (change - a * h) / (b * h.sqrt()), 0.0)
-        weight = both.to(r) / b
-        by_a, by_b = in_a * (weight * h.sqrt())[..., None], in_b * weight[..., None]
-        score = torch.einsum("ntd,ntdk->nk", r, by_a) + torch.einsum("ntd,ntdk->nk", r.square() - 1, by_b)
-        information = torch.einsum("ntdk,ntdl->nkl", by_a, by_a) + 2 * torch.einsum(
-            "ntdk,ntdl->nkl", by_b, by_b
-        )
-        drawn = information + torch.eye(len(reference)).to(information)
-        found = [torch.linalg.solve(drawn, score[..., None])[..., 0]]
+        reference = self.get_buffer("reference").expand(n, -1)
+        moves = torch.eye(reference.shape[1]).to(reference)
+        moved = torch.zeros_like(reference)
+        first: Tensor | None = None
+        for _ in range(SCORING_STEPS):
+            now = reference + moved
+            a, b = coefficients(now)
+            # Central differences: any function that observed and simulated paths share will do.
+            ends = [(coefficients(now + _DIFFERENCE * m), coefficients(now - _DIFFERENCE * m)) for m in moves]
+            slopes = [torch.stack([(u[i] - v[i]) / (2 * _DIFFERENCE) for u, v in ends], -1) for i in (0, 1)]
+            a, b = a.view(n, count, d), b.view(n, count, d).clamp_min(1e-12)
+            in_a, in_b = (v.view(n, count, d, -1) for v in slopes)
+            r = torch.where(both, (change - a * h) / (b * h.sqrt()), 0.0)
+            first = r if first is None else first
+            weight = both.to(r) / b
+            by_a, by_b = in_a * (weight * h.sqrt())[..., None], in_b * weight[..., None]
+            score = torch.einsum("ntd,ntdk->nk", r, by_a)
+            score = score + torch.einsum("ntd,ntdk->nk", r.square() - 1, by_b)
+            information = torch.einsum("ntdk,ntdl->nkl", by_a, by_a)
+            information = information + 2 * torch.einsum("ntdk,ntdl->nkl", by_b, by_b)
+            step = torch.linalg.solve(information + moves, (score - moved)[..., None])[..., 0]
+            moved = (moved + step).clamp(-FARTHEST, FARTHEST)
+        assert first is not None
+        found, r = [moved], first
         if self.errors is not None:
             for lag in (1, 2):
                 pairs = (both[:, lag:] & both[:, :-lag]).sum(1).clamp_min(1)
