@@ -28,20 +28,34 @@ LEAST_EXPONENT, MOST_EXPONENT = -4.0, 2.0
 @final
 @dataclass(frozen=True)
 class CurveErrors:
-    """Covariances (d, K, K) of the coefficients of drift and variance of each state, as polynomials."""
+    """How sure drift and variance of each state are, as polynomials with K terms.
+
+    ``curves`` (2, K, d) are their coefficients, ``drift`` and ``variance`` (d, K, K) the covariances of these.
+    """
 
     location: Array
     spread: Array
     degree: int
+    curves: Array
     drift: Array
     variance: Array
 
-    def at(self, state: Array) -> tuple[Array, Array]:
-        """Standard errors (n, d) of drift and variance at states (n, d)."""
+    def of(self, state: Array, drift: Array, diffusion: Array) -> tuple[Array, Array]:
+        """Standard errors (n, d) of drift and diffusion (n, d) at states (n, d).
+
+        By how much they depart from the polynomials is part of the error: that is what training moved.
+        """
         terms = design_of(standardise(state, self.location, self.spread), self.degree)
+        of_drift, of_variance = (
+            np.einsum("nk,dkl,nl->nd", terms, part, terms) for part in (self.drift, self.variance)
+        )
+        polynomial = terms @ self.curves[0], np.sqrt(np.maximum(terms @ self.curves[1], 0.0))
+        of_diffusion = of_variance / np.maximum(2 * diffusion, 1e-150) ** 2
         found = [
-            np.sqrt(np.maximum(np.einsum("nk,dkl,nl->nd", terms, part, terms), 0.0))
-            for part in (self.drift, self.variance)
+            np.sqrt(np.maximum(known, 0.0) + (value - curve) ** 2)
+            for known, value, curve in zip(
+                (of_drift, of_diffusion), (drift, diffusion), polynomial, strict=True
+            )
         ]
         return found[0], found[1]
 
@@ -163,7 +177,8 @@ class MomentRegression:
             half = np.linalg.solve(response, sums.T)
             covariances[j][np.ix_(terms, terms)] = half @ half.T * (len(sums) / (len(sums) - 1))
         parts = covariances[:, :count, :count], covariances[:, count:, count:]
-        return CurveErrors(basis.location, basis.spread, found.drift.degree, *parts)
+        curves = np.stack([fit.coefficients for fit in fits])
+        return CurveErrors(basis.location, basis.spread, found.drift.degree, curves, *parts)
 
     def _linearise(
         self,

@@ -259,7 +259,8 @@ class LocalW2SDE(Processes, stored_values.Storable, BaseEstimator):  # type: ign
         """Standard errors (N, d) of drift and diffusion at states y (N, d), of networks without jumps.
 
         They are those of the polynomials to which the networks are held, given the degrees of these: what
-        varies between samples of paths (or stretches of one). The diffusion is the SD of each state.
+        varies between samples of paths (or stretches of one); and what training has moved away from these.
+        The diffusion is the SD of each state.
         """
         check_is_fitted(self, "equation_")
         if self._errors is None:
@@ -268,9 +269,7 @@ class LocalW2SDE(Processes, stored_values.Storable, BaseEstimator):  # type: ign
                 "without jumps. Fit resampled paths to see how sure this model is."
             )
         states = self.equation_.inside(self._states(y, "y")).double().numpy()
-        drift, variance = self._errors.at(states)
-        diffusion = self.diffusion(states)
-        return drift, variance / (2 * np.maximum(diffusion, 1e-300))
+        return self._errors.of(states, self.drift(states), self.diffusion(states))
 
     def summary(self) -> str:
         """What was learned, in words and tables."""

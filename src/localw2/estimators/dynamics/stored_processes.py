@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from localw2.estimators.dynamics.equations import EquationSettings
     from localw2.models.sde import StochasticEquation
 
-_ERRORS = ("location", "spread", "drift", "variance")
+_ERRORS = ("location", "spread", "curves", "drift", "variance")
 FUNCTIONS = ("drift", "diffusion", "jumps")  # those of the user's own are named in a file, not held
 
 
@@ -64,7 +64,8 @@ def restore_errors(tensors: Mapping[str, Tensor], d: int) -> CurveErrors | None:
     degree = next((k for k in range(MOST_DEGREE + 1) if count_terms(d, k) == count), -1)
     if degree < 0:
         raise ValueError(f"the file states errors of {count} terms, which no polynomial of {d} states has.")
-    shapes = {"location": (d,), "spread": (d,), "drift": (d, count, count), "variance": (d, count, count)}
+    shapes = {"location": (d,), "spread": (d,), "curves": (2, count, d)}
+    shapes |= {"drift": (d, count, count), "variance": (d, count, count)}
     found = {name: sized_array(name, tensors[f"errors.{name}"], *shape) for name, shape in shapes.items()}
     return CurveErrors(degree=degree, **found)
 
