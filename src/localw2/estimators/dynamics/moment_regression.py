@@ -30,7 +30,7 @@ LEAST_EXPONENT, MOST_EXPONENT = -4.0, 2.0
 class CurveErrors:
     """How sure drift and variance of each state are, as polynomials with K terms.
 
-    ``curves`` (2, K, d) are their coefficients, ``drift`` and ``variance`` (d, K, K) the covariances of these.
+    ``curves`` (2, K, d) are the coefficients; ``drift`` and ``variance`` (d, K, K) are their covariances.
     """
 
     location: Array
