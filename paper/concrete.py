@@ -37,6 +37,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+import publication
 from localw2 import (
     MSE,
     FitConfig,
@@ -187,7 +188,7 @@ def measure_moments(samples: list[Array]) -> tuple[Array, Array]:
 
 def list_cells(options: Options, data: str) -> list[Cell]:
     """All (split, model, delta, seed); ``data`` is the hash of the values."""
-    epochs = 100 if options.quick else 1000
+    epochs = 100 if options.quick else publication.CONCRETE_TRAINING["max_epochs"]
     deltas = (DELTA, 0.4) if options.quick else DELTAS
     models: list[tuple[str, float | None]] = [("local W2", delta) for delta in deltas]
     models += [(name, None) for name in ("MSE", "ours", "no x", "resampled")]

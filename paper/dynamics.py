@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+import publication
 from localw2 import LocalW2ODE, Neighborhoods
 from localw2.datasets import FourStates
 from records import Cell, Options, Values, run_experiment
@@ -49,7 +50,7 @@ Array = NDArray[np.float64]
 
 FIRST_SEED = 5000  # none of these data sets was used while the defaults were tuned
 PANELS = ((0.0, 0.25), (0.0, 0.4), (0.3, 0.25))  # (a, sigma) of the panels (a)-(i)
-A, SIGMA = (0.0, 0.1, 0.2, 0.3), (0.1, 0.25, 0.4)
+A, SIGMA = publication.ODE_A, publication.ODE_SIGMAS
 RADIUS = {"printed": 0.1, "printed-sqrt": 0.1**0.5}
 LINE = np.array([(1 - z, 1 + z, 1 - z, 1 + z) for z in 0.05 * np.arange(11)])  # states of the panels (g)-(i)
 STATES_EVERY, LINES_EVERY, LINES = 10, 4, 20  # of the 101 times and of the 100 trajectories
@@ -66,7 +67,8 @@ class Simulator:
 def list_cells(options: Options) -> list[Cell]:
     """All (a, sigma, model, seed)."""
     a_grid, sigma_grid = ((0.0, 0.3), (0.25, 0.4)) if options.quick else (A, SIGMA)
-    size: Cell = {"trajectories": 100, "epochs": 500, "draws": 2000}
+    epochs = publication.ODE_TRAINING["max_epochs"]
+    size: Cell = {"trajectories": publication.ODE_TRAJECTORIES, "epochs": epochs, "draws": 2000}
     if options.quick:
         size = {"trajectories": 25, "epochs": 10, "draws": 100}
     found: list[Cell] = [

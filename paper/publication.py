@@ -1,9 +1,10 @@
-"""What the paper prints about its regression examples: settings, test inputs, values to compare with.
+"""What the paper prints about its examples: settings, test inputs, values to compare with.
 
 Xia and Shen, "A local squared Wasserstein-2 method for efficient reconstruction of models with uncertainty",
 arXiv:2406.06825. Each constant names its place there: Table S1 is "Training hyperparameters" of the
 supplement, Table S2 the one of network structures. What the paper does not print is marked as ours (the grids
-of delta, N, sd and a appear only in its figures).
+of delta, N, sd and a appear only in its figures). docs/paper.md has these settings beside those that the fits
+receive, and tests/project/test_paper_settings.py compares both with the page.
 """
 
 from __future__ import annotations
@@ -43,6 +44,38 @@ HARDER_HALF_WIDTHS = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)  # a of x ~ U(-a, a), with s
 # Network structures (supplement, Table S2): N = 1000 fits its seconds, delta is in the text.
 ARCHITECTURE_ROWS = 1000
 ARCHITECTURE_DELTA = 0.1
+
+# Strength of concrete (Fig. example3; Table S1, third column).
+CONCRETE_TRAINING: dict[str, Any] = {
+    "width": 50,
+    "depth": 4,
+    "residual": True,
+    "max_epochs": 1000,
+    "learning_rate": 0.02,
+    "weight_decay": 0.005,
+}
+CONCRETE_ROWS = 686  # the first two thirds of 1030
+CONCRETE_DELTA = 0.05
+CONCRETE_DELTAS = (0.0125, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8)  # the text names .05 and .1; the rest is ours
+CONCRETE_DELTA_0 = 0.2  # of the neighbourhoods in which errors are taken
+CONCRETE_FEWEST = 5  # test rows in such a neighbourhood
+CONCRETE_POINTS = 10  # of panels (a) and (b)
+
+# An ODE with a random parameter (Fig. example4; Table S1, fourth column).
+ODE_TRAINING: dict[str, Any] = {
+    "width": 100,
+    "depth": 2,
+    "residual": False,
+    "max_epochs": 500,
+    "learning_rate": 0.005,
+    "weight_decay": 0.005,
+}
+ODE_TRAJECTORIES = 100  # for training, and as many for the test
+ODE_TIMES = 101  # m + 1 with m = 100, on [0, 2]
+ODE_DELTA = 0.1  # of the loss, and delta_0 of the error in yhat
+ODE_PANELS = ((0.0, 0.25), (0.0, 0.4), (0.3, 0.25))  # (a, sigma) of the panels (a)-(i)
+ODE_LINE = (0.0, 0.5, 11)  # from, to, how many: z of y = (1-z, 1+z, 1-z, 1+z), panels (g)-(i)
+ODE_A, ODE_SIGMAS = (0.0, 0.1, 0.2, 0.3), (0.1, 0.25, 0.4)  # of (k), (l): ours, but for the panels
 
 
 @dataclass(frozen=True)

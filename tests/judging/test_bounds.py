@@ -83,6 +83,15 @@ def test_lipschitz_sees_the_spread():
     np.testing.assert_allclose(error_bound(x, several, [0.1], random_state=0).lipschitz, 5)
 
 
+def test_lipschitz_is_that_of_the_law_and_not_of_its_paths():
+    """cos(x + omega) has slopes up to 1 and one law at every x: the theorem's L is 1, that of W2 is 0."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, 20_000)
+    outputs = [np.cos(x + rng.uniform(-np.pi, np.pi, len(x))) for _ in range(3)]
+    # What is left is noise: a slope that one half of the rows shows by chance is not there in the other.
+    assert np.mean([error_bound(x, y, [0.001], random_state=0).lipschitz for y in outputs]) < 0.2
+
+
 @pytest.mark.parametrize("levels", [2, 3, 4])
 def test_lipschitz_of_few_levels(levels):
     rng = np.random.default_rng(levels)

@@ -135,6 +135,8 @@ def error_bound(
       straight lines at 250 places. The slope at a place is the largest change of both together (by Gelbrich's
       bound W2 changes at least this fast), and L is the mean slope of the steepest 10 %, which are selected
       on one half of the rows and measured on the other. yhat is assumed to be no steeper.
+      The theorem's L holds for every omega and is at least as large, infinite for Gaussian coefficients:
+      the estimate errs downwards, so that the smoothing term is too small and ``best_delta`` too large.
     - ball sizes are counted, around 1000 random rows if there are more.
 
     >>> rng = np.random.default_rng(0)

@@ -156,8 +156,9 @@ class MSE(Discrepancy):
 class MeanVar(Discrepancy):
     r"""MSE plus :math:`|\mathrm{Var}(y) - \mathrm{Var}(\hat y)|` in the ball (paper: "mean2+var").
 
-    Var is the mean squared distance from the mean. The published formula lacks the factor 1/N:
-    ``summed=True`` follows it literally, so that the sum grows with the ball.
+    Var is the mean squared distance from the mean. The published formula of Var lacks the factor 1/N:
+    ``summed=True`` leaves it out there, so that the weight of the variances grows with the ball. (In the
+    published sum of squares a second sum over rows, if it is meant, cancels 1/N as well.)
     """
 
     takes_weights = True
