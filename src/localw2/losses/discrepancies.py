@@ -223,6 +223,4 @@ class Sinkhorn(Discrepancy):
 
     def bind(self, y: Tensor, hoods: Neighborhoods, weights: Tensor) -> Problem:
         """Smooth the plans of all balls at once."""
-        spread = 2 * y.double().flatten(0, 1).var(0, correction=0).sum()
-        spread = torch.where(spread > 0, spread, 1.0)
-        return WeightedSinkhorn(y, hoods, weights, self.epsilon, self.debiased, self.tolerance, spread)
+        return WeightedSinkhorn(y, hoods, weights, self.epsilon, self.debiased, self.tolerance)

@@ -31,10 +31,12 @@ from localw2.losses.pairwise import PairwiseLoss, sum_squares
 from localw2.losses.problem import pairings
 
 COOLING = 4.0  # from one epsilon to the next
+EASY_COST = 10.0  # in units of epsilon, up to which a few iterations are enough
 TURNS = 5  # of Sinkhorn's iterations at each, and at least four times as many at the last one
 LOOK_EVERY = 5
 MOST_STEPS = 100  # of Newton's method, which takes three to twenty
-SHORTEST_STEP = 1e-8
+SHORTEST_STEP = 1e-8  # of the same, which is not halved
+LONGEST = 10.0  # change of f and g together in one step, in units of epsilon
 ROUNDING = 1e-12  # of a dual, by which it may seem to fall
 JITTER = 1e-13  # of the diagonal, so that rounding does not make a plan's curvature negative
 FEW_OUTPUTS = 4  # up to which distances are summed output by output, which loses no digits
@@ -48,7 +50,6 @@ class WeightedSinkhorn(PairwiseLoss):
     epsilon: float
     debiased: bool
     tolerance: float
-    spread: Tensor  # the mean squared distance between all rows, or 1
 
     widths: ClassVar[float] = 1.3  # many short operations: fewer groups of balls are worth more padding
 
@@ -56,9 +57,10 @@ class WeightedSinkhorn(PairwiseLoss):
         self, y: Tensor, yhat: Tensor, inside: Tensor, sizes: Tensor, counts: Tensor
     ) -> tuple[Tensor, Tensor]:
         draws = len(yhat)
-        mass = inside.double() / sizes[:, None]
+        mass = inside.double()
+        mass = mass / mass.sum(1, keepdim=True)
         samples = torch.cat([y[None], yhat]).double()
-        epsilon = self.epsilon * self._scale(samples[0], mass)
+        epsilon = self.epsilon * _find_scale(samples[0], samples[1:], mass)
         losses, slopes = torch.zeros_like(epsilon), torch.zeros_like(samples)
         # Inside y, a constant, it makes 0 of equal samples; inside the draws it cancels if debiased.
         alone = [0] if self.debiased else list(range(draws + 1))
@@ -76,31 +78,13 @@ class WeightedSinkhorn(PairwiseLoss):
                 slopes[right] += factor * _pull(samples[right], samples[left], plan.mT)
         return losses.to(y), slopes[1:].to(y)
 
-    def _scale(self, y: Tensor, mass: Tensor) -> Tensor:
-        """The mean squared distance between the observed rows of each ball, (n,), which yhat does not change.
-
-        A ball whose rows are all equal takes that of all rows, or 1.
-        """
-        middle = (y * mass[..., None]).sum(1, keepdim=True)
-        scale = 2 * ((y - middle).square().sum(2) * mass).sum(1)
-        return torch.where(scale > 1e-12 * self.spread, scale, self.spread)
-
-    def _list_heats(self) -> list[float]:
-        """Factors of epsilon, the last one 1: a smoother problem is solved quickly, and starts the next one.
-
-        >>> from localw2.losses.discrepancies import Sinkhorn
-        >>> Sinkhorn(0.1).bind(torch.zeros(1, 2, 1), None, torch.ones(1))._list_heats()
-        [4.0, 1.0]
-        """
-        return [COOLING**k for k in range(max(0, round(-math.log(self.epsilon, COOLING))), -1, -1)]
-
     def _transport(self, a: Tensor, b: Tensor, mass: Tensor, epsilon: Tensor) -> tuple[Tensor, Tensor]:
         """The smoothed costs (k, n) and plans (k, n, w, w) from a to b, k pairs of samples (k, n, w, d)."""
         pairs, mass, epsilon = len(a), mass.repeat(len(a), 1), epsilon.repeat(len(a))
         cost = _distances(a.flatten(0, 1), b.flatten(0, 1), mass, epsilon)
         f = _finite(cost.amin(2))
         g = _finite((cost - f[:, :, None]).amin(1))
-        for heat in self._list_heats():
+        for heat in _list_heats(cost):
             kernel = torch.exp((f[:, :, None] + g[:, None] - cost) / heat)
             u, v = torch.ones_like(mass), torch.ones_like(mass)
             for turn in range(TURNS if heat > 1 else max(4 * TURNS, mass.shape[1] // 2)):
@@ -142,12 +126,14 @@ class WeightedSinkhorn(PairwiseLoss):
             root, _ = torch.linalg.cholesky_ex(curvature)
             in_g = torch.cholesky_solve((mass - columns)[..., None], root)[..., 0]
             in_f = -_multiply(in_g, shares.mT)
-            step = torch.ones_like(mass[:, :1])
+            # Where parts of a plan hardly touch, its curvature vanishes and the step would be endless.
+            farthest = in_f.abs().amax(1, keepdim=True) + in_g.abs().amax(1, keepdim=True)
+            step = (LONGEST / farthest).clamp(max=1.0)
             rise = (mass * (in_f + in_g)).sum(1, keepdim=True)
             while True:
                 trial = plan * torch.exp(step[:, :, None] * (in_f[:, :, None] + in_g[:, None]))
                 better = step * rise - (trial.sum((1, 2))[:, None] - 1) >= -ROUNDING
-                if bool((better | (step < SHORTEST_STEP)).all()):
+                if bool((better | (step * farthest < SHORTEST_STEP)).all()):
                     break
                 step = torch.where(better, step, step / 2)
             plan, f, g = trial, f + step * in_f, g + step * in_g
@@ -172,6 +158,29 @@ class WeightedSinkhorn(PairwiseLoss):
         plan = kernel.mul_((mass * u)[:, :, None]).mul_((mass * u)[:, None])
         dual = epsilon * ((2 * mass * u.log()).sum(1) + 1 - plan.sum((1, 2)))
         return dual.unflatten(0, (samples, -1)), plan.unflatten(0, (samples, -1))
+
+
+def _find_scale(y: Tensor, yhat: Tensor, mass: Tensor) -> Tensor:
+    """The mean squared distance between the observed rows of each ball, (n,), which yhat does not change.
+
+    A ball whose observed rows are all equal takes the distance of the draws from them, which its gradient
+    treats as a constant, or 1.
+    """
+    middle = (y * mass[..., None]).sum(1, keepdim=True)
+    scale = 2 * ((y - middle).square().sum(2) * mass).sum(1)
+    away = ((yhat - middle).square().sum(3) * mass).sum(2).mean(0)
+    return torch.where(scale > 1e-12 * away, scale, torch.where(away > 0, away, 1.0))
+
+
+def _list_heats(cost: Tensor) -> list[float]:
+    """Factors of epsilon, the last one 1: a smoother problem is solved quickly, and starts the next one.
+
+    >>> _list_heats(torch.tensor([3.0, 150.0, torch.inf]))
+    [16.0, 4.0, 1.0]
+    """
+    largest = float(torch.where(cost.isfinite(), cost, 0.0).max())
+    steps = math.ceil(math.log(max(largest / EASY_COST, 1.0), COOLING))
+    return [COOLING**k for k in range(steps, -1, -1)]
 
 
 def _distances(a: Tensor, b: Tensor, mass: Tensor, epsilon: Tensor) -> Tensor:
