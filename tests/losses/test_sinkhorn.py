@@ -96,6 +96,27 @@ def test_far_samples_equal_rows_and_single_rows_are_no_trouble():
     assert float(alone(2 * y)) == pytest.approx(float(y.square().sum(1).mean()))
 
 
+@pytest.mark.filterwarnings("ignore:The plans of")
+@pytest.mark.parametrize("debiased", [False, True])
+def test_numbers_that_are_none_end_in_one_and_not_in_a_loop(debiased):
+    """On a GPU nothing looks at yhat before the loss does."""
+    y = torch.tensor(np.random.default_rng(0).normal(size=(1, 12, 2)))
+    problem = Sinkhorn(debiased=debiased).bind(y, Neighborhoods.whole(12), torch.ones(1).double())
+    for bad in (torch.nan, torch.inf, 1e200):
+        yhat = y.repeat(2, 1, 1, 1).clone()
+        yhat[0, 0, 3, 1] = bad
+        assert not problem.solve(yhat)[0].isfinite().all()
+
+
+def test_a_tolerance_beyond_rounding_ends():
+    rng = np.random.default_rng(1)
+    y, yhat = torch.tensor(rng.normal(size=(2, 15, 2)))
+    hoods = Neighborhoods.whole(15)
+    with pytest.warns(UserWarning, match="tolerance"):
+        tight = Objective(y, hoods, Sinkhorn(tolerance=1e-30))(yhat)
+    torch.testing.assert_close(tight, Objective(y, hoods, Sinkhorn())(yhat))
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [({"epsilon": 0}, "epsilon"), ({"epsilon": float("nan")}, "epsilon"), ({"tolerance": 1}, "tolerance")],

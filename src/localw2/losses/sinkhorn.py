@@ -34,7 +34,7 @@ COOLING = 4.0  # from one epsilon to the next
 EASY_COST = 10.0  # in units of epsilon, up to which a few iterations are enough
 TURNS = 5  # of Sinkhorn's iterations at each, and at least four times as many at the last one
 LOOK_EVERY = 5
-MOST_STEPS = 100  # of Newton's method, which takes three to twenty
+MOST_STEPS = 100  # of Newton's method, which takes three to twenty, and inside one sample
 SHORTEST_STEP = 1e-8  # of the same, which is not halved
 LONGEST = 10.0  # change of f and g together in one step, in units of epsilon
 ROUNDING = 1e-12  # of a dual, by which it may seem to fall
@@ -133,7 +133,7 @@ class WeightedSinkhorn(PairwiseLoss):
             while True:
                 trial = plan * torch.exp(step[:, :, None] * (in_f[:, :, None] + in_g[:, None]))
                 better = step * rise - (trial.sum((1, 2))[:, None] - 1) >= -ROUNDING
-                if bool((better | (step * farthest < SHORTEST_STEP)).all()):
+                if not bool((~better & (step * farthest >= SHORTEST_STEP)).any()):  # NaN ends it, too
                     break
                 step = torch.where(better, step, step / 2)
             plan, f, g = trial, f + step * in_f, g + step * in_g
@@ -150,7 +150,9 @@ class WeightedSinkhorn(PairwiseLoss):
         samples, a, mass, epsilon = len(a), a.flatten(0, 1), mass.repeat(len(a), 1), epsilon.repeat(len(a))
         kernel = torch.exp(-_distances(a, a, mass, epsilon))
         u = torch.ones_like(mass)
-        while True:
+        for _ in range(
+            MOST_STEPS
+        ):  # errors are at least halved each time: rounding is reached in half of them
             to_rows = _multiply(mass * u, kernel)
             if bool(((mass * (u * to_rows - 1).abs()).sum(1) < self.tolerance).all()):
                 break

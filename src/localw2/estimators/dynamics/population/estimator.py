@@ -180,7 +180,7 @@ class PopulationMethods:
         """Typical values, spread between subjects, correlations, effects and noise, with standard errors.
 
         For fits with noise, doses or covariates. Intervals are meant to hold the true value in 90 % of
-        repetitions (in simulations 82 to 95 %); see ``population_`` for the numbers. Of a law of any shape
+        repetitions; see ``population_`` for the numbers. Of a law of any shape
         mean and SD are shown, with the standard errors of a Gaussian law that has them: for two groups of
         subjects these were 1.0 to 1.4 times the true ones for typical values, 1.5 to 2.6 times for spreads.
         """
