@@ -375,8 +375,9 @@ def coverage(method, law, n_rows, n_tables, n_bootstrap, **settings):
     return np.array(hits).reshape(n_tables, 2, 3).mean(0)
 
 
-def within_binomial_band(shares, n_tables):
-    low, high = stats.binom.ppf([0.001, 0.999], n_tables, 0.9) / n_tables
+def within_binomial_band(shares, n_tables, promise=(0.9, 0.9)):
+    """Whether all shares are what that many tables may show if the coverage is what is promised."""
+    low, high = stats.binom.ppf([0.001, 0.999], n_tables, promise) / n_tables
     return ((shares >= low) & (shares <= high)).all()
 
 
@@ -389,11 +390,11 @@ def test_intervals_cover_the_truth(law):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize(("method", "n_tables"), [("ml", 400), ("w2", 120)])
+@pytest.mark.parametrize(("method", "n_tables"), [("ml", 400), ("w2", 240)])
 def test_intervals_cover_the_truth_at_length(method, law, n_tables):
     """Between .87 and .93 on average over means and over SDs, up to two standard errors of the simulation."""
     shares = coverage(method, law, n_rows=400, n_tables=n_tables, n_bootstrap=99, n_draws=16)
-    assert within_binomial_band(shares, n_tables), shares
+    assert within_binomial_band(shares, n_tables, promise=(0.87, 0.93)), shares
     # The estimates of one table are nearly uncorrelated: 3 times as many trials.
     error = 2 * np.sqrt(0.09 / (3 * n_tables))
     assert ((shares.mean(1) > 0.87 - error) & (shares.mean(1) < 0.93 + error)).all(), shares
