@@ -52,10 +52,11 @@ class RandomCoefficientRegressor(Judged, stored_values.Storable, RegressorMixin,
     .. math:: y = w_0 + \sum_i w_i x_i, \qquad w \sim N(b, C), \qquad C = \mathrm{diag}(s^2)
         \text{ or any covariance}
 
-    ``method="w2"`` makes simulated and observed y agree in small balls by the debiased local W2; ``"ml"`` is
-    exact Gaussian maximum likelihood. ``debiased=False`` is the paper's loss and training as printed.
-    ``delta="auto"`` uses the ``n_neighbors`` nearest rows as balls (as printed: radius 0.1), a number uses
-    balls of that radius. With ``norm="auto"`` rows are near if their variance responds similarly to the
+    ``method="w2"`` makes simulated and observed y agree in small balls by the debiased local W2, with noise
+    of the shape that residuals have; ``"ml"`` is exact Gaussian maximum likelihood. Both find the means and
+    SDs of coefficients of any law with finite variance. ``debiased=False`` is the paper's loss and training
+    as printed. ``delta="auto"`` uses the ``n_neighbors`` nearest rows as balls (as printed: radius 0.1), a
+    number uses balls of that radius. With ``norm="auto"`` rows are near if their variance responds similarly to the
     spread of every coefficient, or, for a given or printed delta, by ``Weighted.from_regression``.
     ``n_bootstrap`` > 0 adds standard errors and intervals by a bootstrap of standardised residuals (rows that
     are drawn twice would shrink the spread), ``n_jobs`` refits at a time; they do not assume Gaussian
