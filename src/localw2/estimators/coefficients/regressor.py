@@ -56,8 +56,8 @@ class RandomCoefficientRegressor(Judged, stored_values.Storable, RegressorMixin,
     of the shape that residuals have; ``"ml"`` is exact Gaussian maximum likelihood. Both find the means and
     SDs of coefficients of any law with finite variance. ``debiased=False`` is the paper's loss and training
     as printed. ``delta="auto"`` uses the ``n_neighbors`` nearest rows as balls (as printed: radius 0.1), a
-    number uses balls of that radius. With ``norm="auto"`` rows are near if their variance responds similarly to the
-    spread of every coefficient, or, for a given or printed delta, by ``Weighted.from_regression``.
+    number uses balls of that radius. With ``norm="auto"`` rows are near if their variance responds similarly
+    to the spread of every coefficient, or, for a given or printed delta, by ``Weighted.from_regression``.
     ``n_bootstrap`` > 0 adds standard errors and intervals by a bootstrap of standardised residuals (rows that
     are drawn twice would shrink the spread), ``n_jobs`` refits at a time; they do not assume Gaussian
     coefficients. These need a finite variance, and standard errors of their SDs need a finite kurtosis. With
