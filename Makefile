@@ -7,7 +7,7 @@ INSTALLED := .venv/.installed
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types test-slow code-map docs dist bench-loss bench-fit bench-accuracy bench-gpu bench-neighbors bench-scale bench-ode bench-accuracy-ode bench-accuracy-sde bench-selection bench-calibration bench-accuracy-tables bench-shapes bench-large-tables bench-explorer paper paper-quick paper-check clean
+.PHONY: help demo test lint types test-slow code-map docs dist bench-loss bench-fit bench-accuracy bench-gpu bench-neighbors bench-scale bench-ode bench-accuracy-ode bench-accuracy-sde bench-selection bench-calibration bench-accuracy-tables bench-shapes bench-large-tables bench-explorer note paper paper-quick paper-check clean
 
 help:
 	@echo "make demo            set up .venv, then fit the nonlinear example and draw it"
@@ -142,6 +142,10 @@ EXPERIMENTS := linear nonlinear harder architecture concrete dynamics
 paper: $(INSTALLED)
 	set -e; for name in $(EXPERIMENTS); do $(BIN)/python paper/$$name.py; done
 	$(BIN)/python paper/report.py
+
+# The theory in the form of a paper, as a PDF, with figures from the records.
+note: $(INSTALLED)
+	$(BIN)/python paper/note/build.py
 
 paper-quick: $(INSTALLED)
 	set -e; for name in $(EXPERIMENTS); do $(BIN)/python paper/$$name.py --quick; done
