@@ -15,9 +15,10 @@ KINDS = {
     "far from 0": lambda g: 1e6 + KINDS["gaussian"](g),
     "tiny": lambda g: 1e-12 * KINDS["gaussian"](g),
 }
+KERNELS = MMD()
 
 
-def solve(monkeypatch, share, y, yhat, weights=None, kernels=MMD()):
+def solve(monkeypatch, share, y, yhat, weights=None, kernels=KERNELS):
     """The loss and its gradient, with frequencies for up to ``share`` times the rows."""
     monkeypatch.setattr(pairwise, "FREQUENCIES", share)
     hoods = Neighborhoods.within(torch.linspace(0, 1, len(y))[:, None].numpy(), 0.3)

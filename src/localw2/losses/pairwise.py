@@ -1,8 +1,8 @@
 """Losses on all pairs inside a ball: kernels of the squared distance, in bounded memory.
 
 Balls of similar size are padded into rectangles, and these are cut along rows, so that no scratch array
-exceeds ``SCRATCH_ELEMENTS`` (or one row of one ball). No Python loop runs over balls. The discrepancy of large
-balls of one output comes from frequencies instead of pairs (``spectral``), to the same digits.
+exceeds ``SCRATCH_ELEMENTS`` (or one row of one ball). No Python loop runs over balls. The discrepancy of
+large balls of one output comes from frequencies instead of pairs (``spectral``), to the same digits.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class WeightedMMD(PairwiseLoss):
 
         How many it takes depends on the values, and a GPU would have to wait for the answer.
         """
-        n, width, d = y.shape
+        width, d = y.shape[1:]
         if d > 1 or y.is_cuda:
             return None
         powers = torch.arange(self.n_kernels).to(bandwidth) - self.n_kernels // 2

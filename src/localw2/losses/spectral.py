@@ -7,8 +7,8 @@ A sum of Gaussian kernels is a Fourier series, if repeated with a period that no
     c_k = \sum_s \frac{\sqrt{\pi b_s}}{T} e^{-b_s \omega_k^2 / 4}, \quad \omega_k = \frac{2 \pi k}{T},
 
 so that the discrepancy is :math:`\sum_k c_k |\varphi_k(y) - \varphi_k(\hat y)|^2`, where
-:math:`\varphi_k` is the mean of :math:`e^{i \omega_k u}` over the ball. T and K are chosen so that what the series
-leaves out is below the rounding of a kernel. About 30 frequencies do for single precision and 60 for double.
+:math:`\varphi_k` is the mean of :math:`e^{i \omega_k u}` over the ball. T and K are chosen so that what the
+series leaves out is below the rounding of a kernel. About 30 frequencies do for single precision and 60 for double.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def compare_spectra(
     >>> ball, halves, one = (y, y + 1), torch.full_like(y, 0.5), torch.ones_like(y[:, :1])
     >>> periods = measure_periods(*ball, halves, one)
     >>> loss, _ = compare_spectra(*ball, halves, one, periods, int(count_frequencies(periods, one)))
-    >>> bool((loss - (1 - math.exp(-4)) / 2).abs() < 1e-15)  # (2 + 2/e)/4 + (2 + 2/e)/4 - 2 (1 + 2/e + e^-4)/4
+    >>> bool((loss - (1 - math.exp(-4)) / 2).abs() < 1e-15)  # (1 + 1/e) - (1 + 2/e + e^-4) / 2
     True
     """
     count = check_count(count, "count", 1)
@@ -84,9 +84,9 @@ def compare_spectra(
 
 
 def _raise(angle: Tensor, count: int, dtype: torch.dtype) -> Tensor:
-    """The powers 1 to ``count`` of exp(i angle), (n, count, 2 w) as pairs of numbers, each half from the other.
+    """The powers 1 to ``count`` of exp(i angle) as pairs of numbers, (n, count, 2 w).
 
-    The factors are in double precision: an error of the angle would grow with the power.
+    Each half is the product of the one before and a factor in double precision: an error of the angle would grow with the power.
     """
     kind = COMPLEX[dtype]
     n, width = angle.shape
