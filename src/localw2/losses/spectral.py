@@ -8,7 +8,8 @@ A sum of Gaussian kernels is a Fourier series, if repeated with a period that no
 
 so that the discrepancy is :math:`\sum_k c_k |\varphi_k(y) - \varphi_k(\hat y)|^2`, where
 :math:`\varphi_k` is the mean of :math:`e^{i \omega_k u}` over the ball. T and K are chosen so that what the
-series leaves out is below the rounding of a kernel. About 30 frequencies do for single precision and 60 for double.
+series leaves out is below the rounding of a kernel. About 30 frequencies do for single precision and 60 for
+double.
 """
 
 from __future__ import annotations
@@ -86,7 +87,8 @@ def compare_spectra(
 def _raise(angle: Tensor, count: int, dtype: torch.dtype) -> Tensor:
     """The powers 1 to ``count`` of exp(i angle) as pairs of numbers, (n, count, 2 w).
 
-    Each half is the product of the one before and a factor in double precision: an error of the angle would grow with the power.
+    Each half is the product of the one before and a factor in double precision: an error of the angle would
+    grow with the power.
     """
     kind = COMPLEX[dtype]
     n, width = angle.shape
