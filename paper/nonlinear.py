@@ -95,8 +95,8 @@ def draw(options: Options) -> None:
         "A perfect model scores {mean_error_100:.3f} in the mean and {std_error_100:.3f} in the SD by the "
         "100-draw metric; a smaller error is due to chance.".format(**floor),
         *(_rank(found, metric) for metric in METRICS),
-        f"{' and '.join(COMPARED)} on the same data sets: means of their errors, of the differences with their "
-        "standard errors, and p of a paired t test.",
+        f"{' and '.join(COMPARED)} on the same data sets: mean errors, mean differences with their standard "
+        "errors, and p of a paired t test.",
         panels.format_table(_compare(records)),
     )
 
