@@ -5,8 +5,8 @@
 The printed loss and training with delta = .1 on 1000 rows (the text's N) and on 2000 (that of Table S1), and
 our default estimator with the same network on 1000 rows, all scored by the paper's 100-draw metric and
 compared with the paper's values and seconds (one core of an i9-13900KF). An error counts as no worse than the
-paper's if it exceeds it by at most 2 sqrt((sd_paper^2 + sd_ours^2) / 5). With one hidden layer, ResNet and plain are the same network: a residual
-connection needs two hidden layers.
+paper's if it exceeds it by at most 2 sqrt((sd_paper^2 + sd_ours^2) / 5). With one hidden layer,
+ResNet and plain are the same network: a residual connection needs two hidden layers.
 
 The full settings with 5 repeats take about 14 minutes on 2 cores (estimated; a fit takes 4 to 17 s and its
 100 000 draws up to 9 s). ``--quick`` takes 15 s of one core.

@@ -42,8 +42,8 @@ READINGS = {
 }
 REMARK = (
     '"Rows per ball" counts the training rows within δ, the row itself included. "Mean, MPa" and "SD, MPa" '
-    "are mean absolute errors; bias is the simulated minus the true mean; SD / true SD is the ratio of the mean "
-    "SDs. Which points are scored, and their neighbourhoods, depends on δ₀ and so on its reading."
+    "are mean absolute errors; bias is the simulated minus the true mean; SD / true SD is the ratio of the "
+    "mean SDs. Which points are scored, and their neighbourhoods, depends on δ₀ and so on its reading."
 )
 SPLITS = {"paper": "the paper's split", "random": "random splits"}
 Cells = dict[tuple[Any, ...], list[Values]]
