@@ -188,7 +188,7 @@ def _compare(records: list[dict[str, Any]]) -> list[list[str]]:
             for error, title in ERRORS.items():
                 a, b = (np.array([values[s][error + metric] for s in shared]) for values in (first, second))
                 pair = float((a - b).mean()), float((a - b).std(ddof=1) / np.sqrt(len(a)))
-                p = f"{stats.ttest_rel(a, b).pvalue:.2g}"
+                p = f"{stats.ttest_rel(a, b).pvalue:.2g}" if pair[1] > 0 else "-"
                 means = [f"{v.mean():.4f}".removeprefix("0") for v in (a, b)]
                 lines.append([rows, len(shared), f"{title}, {how}", *means, format_number(pair, 4), p])
     return [[str(cell) for cell in line] for line in lines]
