@@ -173,9 +173,9 @@ def _tabulate(found: dict[str, list[Values]]) -> list[list[str]]:
     return lines
 
 
-def _compare(records: list[dict[str, Any]]) -> list[list[str]]:
+def _compare(records: list[dict[str, Any]]) -> list[list[Any]]:
     """Local W2 against local MMD, data set by data set."""
-    lines = [["N", "data sets", "error in", *COMPARED, "difference", "p"]]
+    lines: list[list[Any]] = [["N", "data sets", "error in", *COMPARED, "difference", "p"]]
     scores: dict[tuple[int, str], dict[int, Values]] = {}
     for record in records:
         settings = record["settings"]
@@ -194,7 +194,7 @@ def _compare(records: list[dict[str, Any]]) -> list[list[str]]:
                 p = f"{stats.ttest_rel(a, b).pvalue:.2g}" if pair[1] > 0 else "-"
                 means = [f"{v.mean():.4f}".removeprefix("0") for v in (a, b)]
                 lines.append([rows, len(shared), f"{title}, {how}", *means, format_number(pair, 4), p])
-    return [[str(cell) for cell in line] for line in lines]
+    return lines
 
 
 def _rank(found: dict[str, list[Values]], metric: str) -> str:
