@@ -35,17 +35,32 @@ NAMES = {
     "resampled": "test neighbourhood resampled",
 }
 COLORS = {"local W2": PRINTED, "MSE": OTHER, "ours": OURS, "no x": TRUTH}
+READINGS = {
+    None: "strength z-scored, δ and δ₀ are radii",
+    "unit": "strength scaled to [0, 1], δ and δ₀ are radii",
+    "root": "strength z-scored, δ and δ₀ bound the squared norm",
+}
+REMARK = (
+    '"Rows per ball" counts the training rows within δ, the row itself included. "Mean, MPa" and "SD, MPa" '
+    "are mean absolute errors; bias is the simulated minus the true mean; SD / true SD is the ratio of the "
+    "mean SDs. Which points are scored, and their neighbourhoods, depends on δ₀ and so on its reading."
+)
 SPLITS = {"paper": "the paper's split", "random": "random splits"}
 Cells = dict[tuple[Any, ...], list[Values]]
 
 
 def draw(options: Options) -> None:
     """Every panel of Fig. example3 on both splits, and a table for each."""
-    found = group(read("concrete", options), "split", "model", "delta")
-    for split in SPLITS:
-        _draw_points(found, split, options)
-    _draw_delta(found, options)
-    _write_tables(found, options)
+    everything = group(read("concrete", options), "split", "model", "delta", "reading")
+    parts: list[str] = []
+    for reading, words in READINGS.items():
+        found = {key[:3]: values for key, values in everything.items() if key[3] == reading}
+        if reading is None:
+            for split in SPLITS:
+                _draw_points(found, split, options)
+        _draw_delta(found, reading, options)
+        parts += [f"### {words[0].upper()}{words[1:]}", *_make_tables(found)]
+    write_tables(options.results / "concrete.md", *parts, REMARK)
 
 
 def _draw_points(found: Cells, split: str, options: Options) -> None:
@@ -99,7 +114,7 @@ def _share_square(axes: Any) -> None:
         ax.set_ylim(low - margin, high + margin)
 
 
-def _draw_delta(found: Cells, options: Options) -> None:
+def _draw_delta(found: Cells, reading: str | None, options: Options) -> None:
     """Panel (c): errors against delta, on which the other models do not depend."""
     fig, axes = make_figure(2, 2, width=4.6, height=3.0)
     deltas = sorted({key[2] for key in found if key[2] is not None})
@@ -122,12 +137,12 @@ def _draw_delta(found: Cells, options: Options) -> None:
             ax.set_ylabel(f"relative error in the {word}", fontsize=9)
             label_panel(ax, "c", f"{word}, {words}")
     add_legend(fig, axes.ravel(), 3)
-    save_figure(fig, options.figures / "concrete_delta.png")
+    save_figure(fig, options.figures / f"concrete_delta{f'_{reading}' if reading else ''}.png")
 
 
-def _write_tables(found: Cells, options: Options) -> None:
+def _make_tables(found: Cells) -> list[str]:
     """A table for each split, with the sizes of the balls, which limit what can be learned."""
-    parts = []
+    parts: list[str] = []
     for split, words in SPLITS.items():
         rows: list[list[Any]] = [
             ["model", "δ", "rows per ball", "error in mean", "error in SD", "mean, MPa", "SD, MPa",
@@ -145,15 +160,10 @@ def _write_tables(found: Cells, options: Options) -> None:
         repeats = len(found[split, "MSE", None])
         parts += [
             f"**{words[0].upper()}{words[1:]}**, mean ± SD over {repeats} fit(s). {counted:.0f} of 344 test "
-            f"points have at least {FEWEST} test rows within .2 and are scored:",
+            f"points have at least {FEWEST} test rows within δ₀ = .2 and are scored:",
             format_table(rows),
         ]
-    parts.append(
-        '"Rows per ball" counts the training rows within δ, the row itself included. "Mean, MPa" and '
-        '"SD, MPa" are mean absolute errors; bias is the simulated minus the true mean; SD / true SD is the '
-        "ratio of the mean SDs."
-    )
-    write_tables(options.results / "concrete.md", *parts)
+    return parts
 
 
 def _format_pair(values: list[Values], name: str, digits: int) -> str:

@@ -124,8 +124,8 @@ def _draw_in_time(found: Cells, options: Options) -> None:
 def _draw_grid(found: Cells, options: Options) -> None:
     """Panels (k), (l): errors against a, a column for each sigma."""
     sigmas = sorted({key[2] for key in found})
-    fig, axes = make_figure(2, len(sigmas), width=3.4, height=2.8)
-    for row, (name, panel) in enumerate((("y", "k"), ("g", "l"))):
+    fig, axes = make_figure(3, len(sigmas), width=3.4, height=2.8)
+    for row, (name, panel) in enumerate((("y", "k"), ("y_sqrt", "k"), ("g", "l"))):
         for ax, sigma in zip(axes[row], sigmas, strict=True):
             for model, style in STYLES.items():
                 aside = {"printed": -0.006, "printed-sqrt": 0.006}.get(
@@ -138,7 +138,8 @@ def _draw_grid(found: Cells, options: Options) -> None:
             ax.set_xticks(sorted({key[1] for key in found}))
             ax.set_yscale("log")
             ax.set_xlabel("a, SD of the initial states", fontsize=9)
-            ax.set_ylabel(f"error in $\\hat {name}$", fontsize=9)
+            radius = {"y": ", $\\delta_0$ = .1", "y_sqrt": ", $\\delta_0 = \\sqrt{.1}$"}.get(name, "")
+            ax.set_ylabel(f"error in $\\hat {name[0]}${radius}", fontsize=9)
             label_panel(ax, panel, f"$\\sigma$ = {sigma:g}")
         low = min(ax.get_ylim()[0] for ax in axes[row])
         high = max(ax.get_ylim()[1] for ax in axes[row])
@@ -173,7 +174,7 @@ def _write_tables(found: Cells, failed: int, options: Options) -> None:
     ]
     for a, sigma in sorted({key[1:] for key in found}):
         first = found["printed", a, sigma]
-        for name, word in (("y", "ŷ"), ("g", "ĝ")):
+        for name, word in (("y", "ŷ, δ₀ = .1"), ("y_sqrt", "ŷ, δ₀ = √.1"), ("g", "ĝ")):
             errors = [_format_pair(found.get((m, a, sigma), []), name) for m in NAMES]
             balls = [f"{np.mean([v[k] for v in first]):.1f}" for k in ("rows", "rows_sqrt")]
             grid.append([f"{a:g}", f"{sigma:g}", *balls, word, *errors, len(first)])
@@ -184,8 +185,8 @@ def _write_tables(found: Cells, failed: int, options: Options) -> None:
         format_table(rows),
         "Panels (k), (l): over a and sigma. Rows per ball are counted in the training set, the row itself "
         "included. A ball of one row shows no spread, neither to the loss nor to the error in ŷ, which is "
-        "then a mean squared error, in which the mean model beats the truth. At a = 0 both radii hold all "
-        "rows. "
+        "then a mean squared error, in which the mean model beats the truth; δ₀ is the radius of its "
+        "balls, which equals δ in the paper. At a = 0 both radii hold all rows. "
         "At a = .1 a fit with the larger radius takes seven minutes and was left out. "
         f"Fits that stopped early: {failed}.",
         format_table(grid),

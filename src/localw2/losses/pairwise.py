@@ -1,7 +1,9 @@
 """Losses on all pairs inside a ball: kernels of the squared distance, in bounded memory.
 
 Balls of similar size are padded into rectangles, and these are cut along rows, so that no scratch array
-exceeds ``SCRATCH_ELEMENTS`` (or one row of one ball; on a GPU more). No Python loop runs over balls.
+exceeds ``SCRATCH_ELEMENTS`` (or one row of one ball; on a GPU more). No Python loop runs over balls. The
+discrepancy of large balls of one output comes from frequencies instead of pairs (``spectral``), to the same
+digits.
 """
 
 from __future__ import annotations
@@ -15,12 +17,16 @@ from torch import Tensor
 
 from localw2.balls.ragged import Bucket
 from localw2.losses.problem import Problem
+from localw2.losses.spectral import compare_spectra, count_frequencies, measure_periods
 
 # Well within a core's second-level cache: a larger scratch array is slower, a smaller one has more overhead.
 SCRATCH_ELEMENTS = 1 << 17
 
 # A GPU is kept busy only by many balls at once; half a gigabyte in double precision.
 DEVICE_ELEMENTS = 1 << 26
+
+# Times the rows of a ball: so many frequencies take as long as all its pairs.
+FREQUENCIES = 1.5
 
 # In units of the bandwidth: its square is finite in single precision, and its kernel is 0.
 FAR = 1e15
@@ -106,12 +112,16 @@ class PairwiseLoss(Problem):
         def build() -> list[Bucket]:
             found, scratch = [], _count_scratch(device)
             for bucket in self.hoods.buckets(self.widths):
-                step = max(1, scratch // bucket.rows.shape[1] ** 2)
+                step = max(1, scratch // self._scratch(bucket.rows.shape[1]))
                 for balls, rows in zip(bucket.balls.split(step), bucket.rows.split(step), strict=True):
                     found.append(Bucket(balls.to(device), rows.to(device).long()))
             return found
 
-        return self.hoods.compute_once(("pairwise", self.widths, device), build)
+        return self.hoods.compute_once(("pairwise", self.widths, self._scratch(2), device), build)
+
+    def _scratch(self, width: int) -> int:
+        """The numbers that a ball of this width needs at once."""
+        return width**2
 
 
 @final
@@ -129,6 +139,11 @@ class WeightedMMD(PairwiseLoss):
         pairs = sizes.square()
         for simulated in yhat:
             bandwidth = self._bandwidth(y, simulated, inside, sizes, counts)
+            found = self._from_spectra(y, simulated, inside / sizes[:, None], bandwidth[:, :, 0])
+            if found is not None:
+                losses += found[0]
+                slopes.append(found[1][..., None])
+                continue
             own, _ = self._sums(y, y, inside, bandwidth, slopes=False)
             cross, in_cross = self._sums(y, simulated, inside, bandwidth)
             theirs, in_theirs = self._sums(simulated, simulated, inside, bandwidth)
@@ -136,6 +151,29 @@ class WeightedMMD(PairwiseLoss):
             # A simulated value occurs on both sides of its own pairs, with the same slope.
             slopes.append(2 * (in_theirs - in_cross) / pairs[:, None, None])
         return losses / len(yhat), torch.stack(slopes) / len(yhat)
+
+    def _scratch(self, width: int) -> int:
+        """Those of its rows alone: what is made of them is cut to size where it is made."""
+        return width
+
+    def _from_spectra(
+        self, y: Tensor, yhat: Tensor, shares: Tensor, bandwidth: Tensor
+    ) -> tuple[Tensor, Tensor] | None:
+        """The losses and slopes of balls of one output, if frequencies cost less than pairs.
+
+        How many it takes depends on the values, and a GPU would have to wait for the answer.
+        """
+        width, d = y.shape[1:]
+        if d > 1 or y.is_cuda:
+            return None
+        powers = torch.arange(self.n_kernels).to(bandwidth) - self.n_kernels // 2
+        bandwidths = bandwidth * self.multiplier**powers
+        one = y[..., 0], yhat[..., 0], shares, bandwidths
+        periods = measure_periods(*one)
+        count = float(count_frequencies(periods, bandwidths).max())
+        if not count <= FREQUENCIES * width:  # nor if it is not a number
+            return None
+        return compare_spectra(*one, periods, int(count))
 
     def _bandwidth(self, y: Tensor, yhat: Tensor, inside: Tensor, sizes: Tensor, counts: Tensor) -> Tensor:
         """Mean squared distance over ordered pairs of the pooled sample of 2m, constant in the gradient.
