@@ -65,9 +65,12 @@ def compare_spectra(
     count = check_count(count, "count", 1)
     step = max(1, SCRATCH_NUMBERS // (count * y.shape[1]))
     if step < len(y):
-        cuts = zip(*(v.split(step) for v in (y, yhat, shares, bandwidths, periods)), strict=True)
-        losses, slopes = zip(*(compare_spectra(*cut, count) for cut in cuts), strict=True)
-        return torch.cat(losses), torch.cat(slopes)
+        cuts = [slice(low, low + step) for low in range(0, len(y), step)]
+        parts = [
+            compare_spectra(y[cut], yhat[cut], shares[cut], bandwidths[cut], periods[cut], count)
+            for cut in cuts
+        ]
+        return torch.cat([loss for loss, _ in parts]), torch.cat([slope for _, slope in parts])
     base = 2 * math.pi / periods.double()
     omega = (base[:, None] * torch.arange(1, count + 1, device=y.device)).to(y)
     widths = bandwidths[:, None]
