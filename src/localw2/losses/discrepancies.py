@@ -120,8 +120,8 @@ class MMD(Discrepancy):
     :math:`\sum_k \exp(-\|u - v\|^2 / (h\,m^{k}))` for n = ``n_kernels`` values of k from -n//2 on, with
     multiplier m. The bandwidth h is the mean squared distance in the ball's pooled sample; the gradient
     treats it as a constant.
-    All pairs of a ball count. The cost grows with the square of its size, except for one output on a CPU: there
-    the pairs of large balls are summed by frequencies, at a cost that grows with the size (``spectral``).
+    All pairs of a ball count. The cost grows with the square of its size, except for one output on a CPU:
+    there large balls are summed by frequencies, at a cost that grows with the size (``spectral``).
     """
 
     takes_weights = True
