@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from localw2 import MMD, Neighborhoods
-from localw2.losses import pairwise
+from localw2.losses import mmd, spectral
 
 KINDS = {
     "gaussian": lambda g: torch.randn(80, generator=g, dtype=torch.float64),
@@ -20,7 +20,7 @@ KERNELS = MMD()
 
 def solve(monkeypatch, share, y, yhat, weights=None, kernels=KERNELS):
     """The loss and its gradient, with frequencies for up to ``share`` times the rows."""
-    monkeypatch.setattr(pairwise, "FREQUENCIES", share)
+    monkeypatch.setattr(mmd, "FREQUENCIES", share)
     hoods = Neighborhoods.within(torch.linspace(0, 1, len(y))[:, None].numpy(), 0.3)
     hoods = hoods if weights is None else hoods.weigh(weights)
     problem = kernels.bind(y[None, :, None], hoods, (hoods.weights / hoods.weights.sum()).to(y))
@@ -69,16 +69,60 @@ def test_single_precision_loses_no_more_digits_than_pairs(monkeypatch):
 def test_large_balls_take_frequencies_and_small_ones_pairs(monkeypatch):
     taken = []
 
-    def spy(*given):
-        taken.append(given[0].shape[1])
-        return compare(*given)
+    def spy(y, yhat, balls, shares, weights, plan, chosen):
+        taken.append(balls.sizes[chosen])
+        return compare(y, yhat, balls, shares, weights, plan, chosen)
 
-    compare = pairwise.compare_spectra
-    monkeypatch.setattr(pairwise, "compare_spectra", spy)
+    compare = mmd.compare_spectra
+    monkeypatch.setattr(mmd, "compare_spectra", spy)
     y = torch.randn(200, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     for rows in (20, 200):
-        solve(monkeypatch, pairwise.FREQUENCIES, y[:rows], y[:rows].flip(0)[None])
-    assert min(taken) > 50
+        solve(monkeypatch, mmd.FREQUENCIES, y[:rows], y[:rows].flip(0)[None])
+    (sizes,) = taken
+    assert len(sizes) == 200
+    assert min(sizes) > 50
+    # Where balls of both kinds occur in one loss, their sum is that of pairs alone.
+    mixed = solve(monkeypatch, 0.6, y, y.flip(0)[None])
+    assert 0 < len(taken[-1]) < 200
+    torch.testing.assert_close(mixed, solve(monkeypatch, 0, y, y.flip(0)[None]), rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("scratch", [1, 300])
+def test_blocks_of_frequencies_add_up(monkeypatch, scratch):
+    g = torch.Generator().manual_seed(4)
+    y, yhat = KINDS["gaussian"](g), KINDS["heavy tails"](g)[None]
+    whole = solve(monkeypatch, 1e9, y, yhat)
+    monkeypatch.setattr(spectral, "SCRATCH_NUMBERS", scratch)
+    monkeypatch.setattr(spectral, "SCRATCH_EDGES", scratch)
+    monkeypatch.setattr(spectral, "DENSE", 2.0)
+    torch.testing.assert_close(solve(monkeypatch, 1e9, y, yhat), whole, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("scale", [1e-150, 1e-8, 1.0, 1e8, 1e150])
+def test_scales_with_its_values(monkeypatch, scale):
+    g = torch.Generator().manual_seed(5)
+    y, yhat = KINDS["gaussian"](g), KINDS["gaussian"](g)[None] * 2
+    loss, slope = solve(monkeypatch, 1e9, y, yhat)
+    scaled, slopes = solve(monkeypatch, 1e9, y * scale, yhat * scale)
+    torch.testing.assert_close(scaled, loss, rtol=1e-12, atol=0)
+    torch.testing.assert_close(slopes * scale, slope, rtol=1e-10, atol=1e-13)
+
+
+def test_the_slope_is_that_of_the_loss_at_fixed_bandwidths(monkeypatch):
+    """A shift of all values moves no bandwidth, nor does one that keeps mean and variance in first order."""
+    g = torch.Generator().manual_seed(6)
+    y, yhat = KINDS["gaussian"](g), KINDS["gaussian"](g) + 0.4
+    hoods = Neighborhoods.whole(80)
+    problem = KERNELS.bind(y[None, :, None], hoods, torch.ones(1, dtype=torch.float64))
+    slope = problem.solve(yhat[None, None, :, None])[1][0, 0, :, 0]
+    # The bandwidth is twice the pooled variance: directions without a part along its gradient leave it as is.
+    middle = torch.cat([y, yhat]).mean()
+    direction = torch.randn(80, generator=g, dtype=torch.float64)
+    along = yhat - middle
+    direction -= along * (direction @ along) / (along @ along)
+    step = 1e-5
+    values = [problem.solve((yhat + s * direction)[None, None, :, None])[0] for s in (step, -step)]
+    torch.testing.assert_close((values[0] - values[1])[0] / (2 * step), slope @ direction, rtol=1e-6, atol=0)
 
 
 def test_values_that_are_not_finite_are_left_to_pairs(monkeypatch):

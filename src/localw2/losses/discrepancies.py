@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from localw2._validation import check_count, check_flag, check_number
+from localw2.losses.mmd import WeightedMMD
 from localw2.losses.moments import WeightedMeanVar, WeightedMSE
-from localw2.losses.pairwise import WeightedEnergy, WeightedMMD
+from localw2.losses.pairwise import WeightedEnergy
 from localw2.losses.sinkhorn import WeightedSinkhorn
 from localw2.losses.w2 import WeightedSlicedW2, WeightedW2
 
