@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-from records import Options
+from records import Options, count_seconds
 
 NOT_RUN, NOT_JUDGED = "not run yet", "run, but not judged yet"
 
@@ -308,21 +308,17 @@ def assemble(folder: Path) -> str:
 
 def _tabulate_times(folder: Path) -> str:
     """A table of how much was computed and how long it took."""
-    lines = [
-        "| script | fits and references | core minutes | wall-clock minutes |",
-        "|---|---|---|---|",
-    ]
+    lines = ["| script | fits and references | core minutes |", "|---|---|---|"]
     total = 0.0
     for experiment in EXPERIMENTS:
         content = _read_records(experiment.name, folder)
         if content is None:
-            lines.append(f"| `{experiment.name}.py` | {NOT_RUN} | | |")
+            lines.append(f"| `{experiment.name}.py` | {NOT_RUN} | |")
         else:
-            count, wall = len(content["records"]), content.get("wall_seconds", 0.0) / 60
-            minutes = sum(record["seconds"] for record in content["records"]) / 60
-            total += wall
-            lines.append(f"| `{experiment.name}.py` | {count} | {minutes:.0f} | {wall:.0f} |")
-    note = f"Everything took {total:.0f} wall-clock minutes on two cores."
+            minutes = sum(map(count_seconds, content["records"])) / 60
+            total += minutes
+            lines.append(f"| `{experiment.name}.py` | {len(content['records'])} | {minutes:.0f} |")
+    note = f"Everything took {total:.0f} core minutes, which is {total / 2:.0f} minutes on two cores."
     return "\n".join(lines) + (f"\n\n{note}" if total else "")
 
 
