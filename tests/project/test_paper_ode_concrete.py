@@ -247,8 +247,9 @@ def test_exact_line_agrees_with_draws():
 
 def test_the_papers_settings_are_those_of_the_full_run(tmp_path):
     cells = dynamics.list_cells(options(tmp_path, quick=False, repeats=5))
-    assert {(c["trajectories"], c["epochs"]) for c in cells if c["model"] != "ours"} == {(100, 500)}
-    assert {cell["epochs"] for cell in cells if cell["model"] == "ours"} == {None}
+    epochs = {(cell["model"], cell["trajectories"], cell["epochs"]) for cell in cells}
+    as_printed = {(model, 100, 500) for model in ("printed", "printed-sqrt", *dynamics.REFERENCES)}
+    assert epochs == {*as_printed, ("printed-long", 100, 1500), ("ours", 100, None)}
     assert {(cell["a"], cell["sigma"]) for cell in cells} == {
         (a, s) for a in dynamics.A for s in dynamics.SIGMA
     }
@@ -257,7 +258,8 @@ def test_the_papers_settings_are_those_of_the_full_run(tmp_path):
         assert len(found) == 5
     assert {cell["a"] for cell in cells if cell["model"] == "printed-sqrt"} == {0.2, 0.3}
     settings = [json.dumps(cell | {"seed": None}) for cell in cells]
-    assert {settings.count(one) for one in settings} == {5}
+    assert {settings.count(one) for one in settings if json.loads(one)["model"] == "printed"} == {5}
+    assert min(map(settings.count, settings)) == 3
     assert {cell["epochs"] for cell in concrete.list_cells(options(tmp_path, False), "0" * 64)} == {1000}
 
 
@@ -299,10 +301,15 @@ def test_the_report_has_every_experiment_and_says_what_was_not_run(tmp_path):
     assert text.count(f"*{report.NOT_RUN}*") == len(report.EXPERIMENTS)
     (tmp_path / "results").mkdir()
     versions = {"0" * 12: {"numpy": "2"}}
-    content = {"stamps": {}, "versions": versions, "wall_seconds": 120, "records": [{"seconds": 240}]}
+    content = {
+        "stamps": {},
+        "versions": versions,
+        "wall_seconds": 120,
+        "records": [{"seconds": 240, "values": {}}],
+    }
     (tmp_path / "results" / "linear.json").write_text(json.dumps(content))
     (tmp_path / "results" / "linear.md").write_text("| a table |\n")
     text = report.assemble(tmp_path)
     assert "| a table |" in text
-    assert "| `linear.py` | 1 | 4 | 2 |" in text
+    assert "| `linear.py` | 1 | 4 |" in text
     assert text.count(f"*{report.NOT_RUN}*") == len(report.EXPERIMENTS) - 1
