@@ -58,8 +58,10 @@ def draw(options: Options) -> None:
         if reading is None:
             for split in SPLITS:
                 _draw_points(found, split, options)
-        _draw_delta(found, reading, options)
-        parts += [f"### {words[0].upper()}{words[1:]}", *_make_tables(found)]
+        if all((split, "resampled", None) in found for split in SPLITS):
+            _draw_delta(found, reading, options)
+        if found:
+            parts += [f"### {words[0].upper()}{words[1:]}", *_make_tables(found)]
     write_tables(options.results / "concrete.md", *parts, REMARK)
 
 
@@ -144,6 +146,8 @@ def _make_tables(found: Cells) -> list[str]:
     """A table for each split, with the sizes of the balls, which limit what can be learned."""
     parts: list[str] = []
     for split, words in SPLITS.items():
+        if not any(key[0] == split for key in found):
+            continue
         rows: list[list[Any]] = [
             ["model", "δ", "rows per ball", "error in mean", "error in SD", "mean, MPa", "SD, MPa",
              "bias, MPa", "SD / true SD", "seconds"]
@@ -156,11 +160,11 @@ def _make_tables(found: Cells) -> list[str]:
             seconds = f"{mean_sd(values, 'seconds')[0]:.0f}"
             ratio = f"{mean_sd(values, 'sd_ratio')[0]:.2f}"
             rows.append([NAMES[model], at, balls, *relative, *absolute, ratio, seconds])
-        counted = mean_sd(found[split, "MSE", None], "points")[0]
-        repeats = len(found[split, "MSE", None])
+        there = [values for key, values in found.items() if key[0] == split]
+        counted, repeats = mean_sd(there[0], "points")[0], max(map(len, there))
         parts += [
-            f"**{words[0].upper()}{words[1:]}**, mean ± SD over {repeats} fit(s). {counted:.0f} of 344 test "
-            f"points have at least {FEWEST} test rows within δ₀ = .2 and are scored:",
+            f"**{words[0].upper()}{words[1:]}**, mean ± SD over {repeats} fit(s) each. {counted:.0f} of 344 "
+            f"test points have at least {FEWEST} test rows within δ₀ = .2 and are scored:",
             format_table(rows),
         ]
     return parts

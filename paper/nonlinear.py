@@ -166,7 +166,7 @@ def _draw_errors(found: dict[str, list[Values]], path: Path, rows: int) -> None:
 def _tabulate(found: dict[str, list[Values]]) -> list[list[str]]:
     heads = [f"{what}, {how}" for how in ("100 draws", "true moments") for what in ("mean", "SD")]
     lines = [["error in", *heads, "seconds per fit", "failed"]]
-    for method in [*METHODS, SUMMED]:
+    for method in (name for name in [*METHODS, SUMMED] if name in found):
         values = found[method]
         scores = [format_number(mean_sd(values, error + metric)) for metric in METRICS for error in ERRORS]
         seconds = f"{mean_sd(values, 'fit_seconds')[0]:.1f}"
