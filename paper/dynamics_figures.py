@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dynamics import LINE, LINES_EVERY, PANELS, STATES_EVERY, compute_line
+from dynamics import LINE, LINES_EVERY, LONG_EPOCHS, PANELS, REFERENCES, STATES_EVERY, compute_line
 from localw2.datasets import FourStates
 from panels import ORACLE as TRUE
 from panels import (
@@ -42,6 +42,7 @@ STYLES: dict[str, dict[str, Any]] = {
     "mean": {"color": "black", "ls": ":"},
     "true": {"color": TRUE, "ls": "--"},
 }
+LONG = "printed-long"
 TIMES = FourStates().times
 Cells = dict[tuple[Any, ...], list[Values]]
 
@@ -50,13 +51,15 @@ def draw(options: Options) -> None:
     """Every panel of Fig. example4, and two tables."""
     everything = group(read("dynamics", options), "model", "a", "sigma")
     failed = sum("failed" in v for values in everything.values() for v in values)
-    found = {key: [v for v in values if "failed" not in v] for key, values in everything.items()}
+    finished = {key: [v for v in values if "failed" not in v] for key, values in everything.items()}
+    longer = {key: values for key, values in finished.items() if key[0] == LONG}
+    found = {key: values for key, values in finished.items() if key[0] != LONG}
     for model in ("printed", "ours"):
         _draw_paths(found, model, options)
     _draw_field(found, options)
     _draw_in_time(found, options)
     _draw_grid(found, options)
-    _write_tables(found, failed, options)
+    _write_tables(found, longer, failed, options)
 
 
 def _draw_paths(found: Cells, model: str, options: Options) -> None:
@@ -124,8 +127,8 @@ def _draw_in_time(found: Cells, options: Options) -> None:
 def _draw_grid(found: Cells, options: Options) -> None:
     """Panels (k), (l): errors against a, a column for each sigma."""
     sigmas = sorted({key[2] for key in found})
-    fig, axes = make_figure(2, len(sigmas), width=3.4, height=2.8)
-    for row, (name, panel) in enumerate((("y", "k"), ("g", "l"))):
+    fig, axes = make_figure(3, len(sigmas), width=3.4, height=2.8)
+    for row, (name, panel) in enumerate((("y", "k"), ("y_sqrt", "k"), ("g", "l"))):
         for ax, sigma in zip(axes[row], sigmas, strict=True):
             for model, style in STYLES.items():
                 aside = {"printed": -0.006, "printed-sqrt": 0.006}.get(
@@ -138,7 +141,8 @@ def _draw_grid(found: Cells, options: Options) -> None:
             ax.set_xticks(sorted({key[1] for key in found}))
             ax.set_yscale("log")
             ax.set_xlabel("a, SD of the initial states", fontsize=9)
-            ax.set_ylabel(f"error in $\\hat {name}$", fontsize=9)
+            radius = {"y": ", $\\delta_0$ = .1", "y_sqrt": ", $\\delta_0 = \\sqrt{.1}$"}.get(name, "")
+            ax.set_ylabel(f"error in $\\hat {name[0]}${radius}", fontsize=9)
             label_panel(ax, panel, f"$\\sigma$ = {sigma:g}")
         low = min(ax.get_ylim()[0] for ax in axes[row])
         high = max(ax.get_ylim()[1] for ax in axes[row])
@@ -148,8 +152,8 @@ def _draw_grid(found: Cells, options: Options) -> None:
     save_figure(fig, options.figures / "dynamics_grid.png")
 
 
-def _write_tables(found: Cells, failed: int, options: Options) -> None:
-    """A table of the main cell, and one of the grid."""
+def _write_tables(found: Cells, longer: Cells, failed: int, options: Options) -> None:
+    """A table of the main cell, one of the grid, and one of longer training."""
     a, sigma = PANELS[0]
     rows: list[list[Any]] = [
         [
@@ -173,10 +177,20 @@ def _write_tables(found: Cells, failed: int, options: Options) -> None:
     ]
     for a, sigma in sorted({key[1:] for key in found}):
         first = found["printed", a, sigma]
-        for name, word in (("y", "ŷ"), ("g", "ĝ")):
+        for name, word in (("y", "ŷ, δ₀ = .1"), ("y_sqrt", "ŷ, δ₀ = √.1"), ("g", "ĝ")):
             errors = [_format_pair(found.get((m, a, sigma), []), name) for m in NAMES]
             balls = [f"{np.mean([v[k] for v in first]):.1f}" for k in ("rows", "rows_sqrt")]
-            grid.append([f"{a:g}", f"{sigma:g}", *balls, word, *errors, len(first)])
+            fits = [
+                str(len(found[m, a, sigma])) for m in NAMES if m not in REFERENCES and (m, a, sigma) in found
+            ]
+            grid.append([f"{a:g}", f"{sigma:g}", *balls, word, *errors, ", ".join(fits)])
+    epochs = [["a", "sigma", "error", "500 epochs", f"{LONG_EPOCHS} epochs", "fits"]]
+    for (_, a, sigma), values in longer.items():
+        for name, word in (("y", "ŷ, δ₀ = .1"), ("g", "ĝ"), ("sd", "SD")):
+            same = found["printed", a, sigma][: len(values)]
+            errors = [_format_pair(some, name) for some in (same, values)]
+            epochs.append([f"{a:g}", f"{sigma:g}", word, *errors, str(len(values))])
+    last = "As printed with more epochs, on the same data sets:", format_table(epochs)
     write_tables(
         options.results / "dynamics.md",
         'Panels (a)-(d), (g), (j): a = 0, sigma = .25. Mean ± SD over fits; "error in SD" is the mean '
@@ -184,16 +198,19 @@ def _write_tables(found: Cells, failed: int, options: Options) -> None:
         format_table(rows),
         "Panels (k), (l): over a and sigma. Rows per ball are counted in the training set, the row itself "
         "included. A ball of one row shows no spread, neither to the loss nor to the error in ŷ, which is "
-        "then a mean squared error, in which the mean model beats the truth. At a = 0 both radii hold all "
-        "rows. "
-        "At a = .1 a fit with the larger radius takes seven minutes and was left out. "
+        "then a mean squared error, in which the mean model beats the truth; δ₀ is the radius of its "
+        "balls, which equals δ in the paper. At a = 0 both radii hold all rows. "
+        "At a = .1 a fit with the larger radius takes seven minutes and was left out. The last column counts "
+        "the fits of each method in turn. "
         f"Fits that stopped early: {failed}.",
         format_table(grid),
+        *(last if longer else ()),
     )
 
 
 def _format_pair(values: list[Values], name: str) -> str:
     """The mean and, for several fits, the SD."""
+    values = [v for v in values if name in v]
     mean, sd = mean_sd(values, name)
     return "-" if not values else f"{mean:.4f} ± {sd:.4f}" if len(values) > 1 else f"{mean:.4f}"
 

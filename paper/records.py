@@ -10,6 +10,7 @@ import argparse
 import json
 import platform
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -40,6 +41,7 @@ class Options:
     results: Path
     figures: Path
     check: bool = False
+    only: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, description: str | None) -> Options:
@@ -58,10 +60,22 @@ class Options:
             help="after a change of the code: only compute the cheapest cell of each method again, and mark "
             "the records of the method as valid where it agrees",
         )
+        parser.add_argument(
+            "--only",
+            nargs="+",
+            default=(),
+            metavar="METHOD",
+            help="only these methods or models",
+        )
         parsed = parser.parse_args()
         out = parsed.out or (FOLDER / "quick" if parsed.quick else FOLDER)
         repeats = parsed.repeats or (1 if parsed.quick else 5)
-        return cls(parsed.quick, repeats, parsed.jobs, out / "results", out / "figures", parsed.check)
+        places = out / "results", out / "figures"
+        return cls(parsed.quick, repeats, parsed.jobs, *places, parsed.check, tuple(parsed.only))
+
+    def chooses(self, cell: Cell) -> bool:
+        """Whether a cell is to be computed, or checked, in this run."""
+        return not self.only or method_of(cell) in self.only
 
 
 def run_experiment(
@@ -87,8 +101,9 @@ def compute(
     options: Options,
     code: Path | None = None,
 ) -> list[dict[str, Any]]:
-    """Complete the records of all cells and return them, in the order of the cells."""
-    open_ledger(name, cells, function, options, code).complete(cells)
+    """Complete the records of all cells, or of those of ``--only``, and return them."""
+    ledger = open_ledger(name, cells, function, options, code)
+    ledger.complete([cell for cell in cells if options.chooses(cell)])
     return read(name, options)
 
 
@@ -101,8 +116,12 @@ def open_ledger(
 ) -> Ledger:
     """The ledger of an experiment: it holds these cells and further repeats of them.
 
-    Its stamp is that of ``function``, or of all of the file ``code``.
+    Its stamp is that of ``function``, or of all of the file ``code``. Records of methods that ``--only`` does
+    not name stay as they are.
     """
+    methods = {method_of(cell) for cell in cells}
+    if unknown := set(options.only) - methods:
+        sys.exit(f"{name} has no {unknown.pop()}; choose from: {', '.join(sorted(methods))}.")
     reached = trace([(code, None) if code else _locate(function)])
     versions = {"localw2": localw2.__version__, "python": platform.python_version()} | reached.versions()
     position = {key_of(cell): i for i, cell in enumerate(cells)}
@@ -110,9 +129,9 @@ def open_ledger(
     return Ledger(
         options.results / f"{name}.json",
         partial(_run_on_one_thread, function),
-        dict.fromkeys(map(method_of, cells), Stamp.of(reached, versions)),
+        dict.fromkeys(map(method_of, filter(options.chooses, cells)), Stamp.of(reached, versions)),
         order=lambda settings: position.get(key_of(settings), len(position)),
-        holds=lambda settings: key_of(settings | {"seed": None}) in alike,
+        holds=lambda settings: not options.chooses(settings) or key_of(settings | {"seed": None}) in alike,
         jobs=options.jobs,
     )
 
@@ -128,8 +147,13 @@ def group(records: list[dict[str, Any]], *names: str) -> dict[tuple[Any, ...], l
     found: dict[tuple[Any, ...], list[Values]] = {}
     for record in records:
         key = tuple(record["settings"].get(name) for name in names)
-        found.setdefault(key, []).append({**record["values"], "seconds": record["seconds"]})
+        found.setdefault(key, []).append({**record["values"], "seconds": count_seconds(record)})
     return found
+
+
+def count_seconds(record: dict[str, Any]) -> float:
+    """The seconds of a core that a record took; by the clock in older ones."""
+    return float(record["values"].get("core_seconds", record["seconds"]))
 
 
 def _locate(function: Callable[[Cell], Values]) -> Root:
@@ -139,5 +163,8 @@ def _locate(function: Callable[[Cell], Values]) -> Root:
 
 
 def _run_on_one_thread(function: Callable[[Cell], Values], cell: Cell) -> Values:
+    """The values of a cell, and the seconds of a core: those of the clock depend on what else is running."""
     torch.set_num_threads(1)
-    return function(cell)
+    start = time.process_time()
+    values = function(cell)
+    return {**values, "core_seconds": round(time.process_time() - start, 2)}

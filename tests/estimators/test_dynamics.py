@@ -72,6 +72,36 @@ def fitted():
     return LocalW2ODE(decay, {"k": Normal(0.6, 0.1)}, max_epochs=120, random_state=0).fit(Y, t), Y, t, k
 
 
+class TestTrainingAsPrinted:
+    """The paper names a rate and a number of epochs, and no more."""
+
+    @pytest.mark.filterwarnings("ignore:the fit moved")
+    def test_settings_reach_training(self):
+        Y, t, _ = decays(10)
+        plain = LocalW2ODE(
+            decay,
+            {"k": Normal(0.6, 0.1)},
+            max_epochs=2,
+            random_state=0,
+            schedule="constant",
+            keep="last",
+            max_gradient=None,
+        )
+        config = plain.fit(Y, t).fit_.config
+        assert (config.schedule, config.keep, config.max_gradient) == ("constant", "last", None)
+        assert config.rate(1) == config.learning_rate
+        config = (
+            LocalW2ODE(decay, {"k": Normal(0.6, 0.1)}, max_epochs=2, random_state=0).fit(Y, t).fit_.config
+        )
+        assert (config.schedule, config.keep, config.max_gradient) == ("cosine", "average", 1.0)
+
+    @pytest.mark.parametrize("given", [{"keep": "best"}, {"schedule": "linear"}, {"max_gradient": 0.0}])
+    def test_others_are_refused(self, given):
+        Y, t, _ = decays(10)
+        with pytest.raises(ValueError, match=next(iter(given))):
+            LocalW2ODE(decay, {"k": Normal(0.6, 0.1)}, max_epochs=1, **given).fit(Y, t)
+
+
 class TestTheLawIsFound:
     def test_gaussian_rate(self, fitted):
         model, _, _, k = fitted

@@ -220,3 +220,18 @@ def test_an_experiment_is_stamped_by_its_function(tmp_path):
         == same.stamps["ours"].code
         == Stamp.of(reach("linear"), reach("linear").versions()).code
     )
+
+
+def test_only_the_chosen_methods_are_computed_and_the_others_stay(tmp_path):
+    def function(cell):
+        return {"value": float(cell["seed"])}
+
+    cells = [{"method": method, "seed": seed} for method in ("a", "b") for seed in (0, 1)]
+    run = partial(records.compute, "try", function=function, code=Path(linear_fit.__file__))
+    everything = records.Options(True, 1, 1, tmp_path, tmp_path)
+    run(cells=cells, options=everything)
+    # The cells of both methods have changed, and those of one of them are wanted.
+    wanted = [cell | {"rows": 5} for cell in cells]
+    chosen = records.Options(True, 1, 1, tmp_path, tmp_path, only=("a",))
+    found = [record["settings"] for record in run(cells=wanted, options=chosen)]
+    assert found == [*wanted[:2], *cells[2:]]

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from localw2._validation import check_count, check_flag, check_number
+from localw2.losses.mmd import WeightedMMD
 from localw2.losses.moments import WeightedMeanVar, WeightedMSE
-from localw2.losses.pairwise import WeightedEnergy, WeightedMMD
+from localw2.losses.pairwise import WeightedEnergy
 from localw2.losses.sinkhorn import WeightedSinkhorn
 from localw2.losses.w2 import WeightedSlicedW2, WeightedW2
 
@@ -121,7 +122,8 @@ class MMD(Discrepancy):
     :math:`\sum_k \exp(-\|u - v\|^2 / (h\,m^{k}))` for n = ``n_kernels`` values of k from -n//2 on, with
     multiplier m. The bandwidth h is the mean squared distance in the ball's pooled sample; the gradient
     treats it as a constant.
-    All pairs of a ball are used: the cost grows with the square of its size.
+    All pairs of a ball count. The cost grows with the square of its size, except for one output on a CPU:
+    there large balls are summed by frequencies, at a cost that grows with the size (``spectral``).
     """
 
     takes_weights = True

@@ -22,11 +22,9 @@ SCRATCH_ELEMENTS = 1 << 17
 # A GPU is kept busy only by many balls at once; half a gigabyte in double precision.
 DEVICE_ELEMENTS = 1 << 26
 
-# In units of the bandwidth: its square is finite in single precision, and its kernel is 0.
-FAR = 1e15
 
-
-def _count_scratch(device: torch.device) -> int:
+def count_scratch(device: torch.device) -> int:
+    """How many numbers a scratch array may hold."""
     return SCRATCH_ELEMENTS if device.type == "cpu" else DEVICE_ELEMENTS
 
 
@@ -38,7 +36,7 @@ def _sum_distances(a: Tensor, b: Tensor, inside: Tensor) -> tuple[Tensor, Tensor
     n, width, _ = a.shape
     total = a.new_zeros(n)
     in_a, in_b = torch.zeros_like(a), torch.zeros_like(b)
-    step = max(1, _count_scratch(a.device) // (n * width))
+    step = max(1, count_scratch(a.device) // (n * width))
     b_inside = b * inside[:, :, None]
     for low in range(0, width, step):
         cut = slice(low, low + step)
@@ -78,12 +76,23 @@ class PairwiseLoss(Problem):
 
     def solve(self, yhat: Tensor) -> tuple[Tensor, Tensor]:
         """Sum of weight times loss, (B,), and its gradient (S, B, N, d)."""
+        return self._solve_pairs(yhat, self.y)
+
+    def _solve_pairs(
+        self, yhat: Tensor, observed: Tensor, left: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The same for ``observed`` (B, N, d), from all balls or from those that are ``left`` (n_balls,)."""
         batches, n_rows = yhat.shape[1:3]
         totals = yhat.new_zeros(batches)
         grad = yhat.new_zeros(yhat.shape[0], batches, n_rows + 1, yhat.shape[3])
         of_rows = None if self.hoods.sample_weight is None else self.hoods.sample_weight.to(yhat.device)
         for bucket in self._buckets(yhat.device):
-            rows, weights = bucket.rows, self.weights[bucket.balls]
+            rows, balls = bucket.rows, bucket.balls
+            if left is not None:
+                rows, balls = rows[left[balls]], balls[left[balls]]
+                if not len(balls):
+                    continue
+            weights = self.weights[balls]
             inside = (rows < n_rows).to(yhat)
             at = rows.clamp(max=n_rows - 1)
             sizes = counts = inside.sum(1)
@@ -93,7 +102,7 @@ class PairwiseLoss(Problem):
                 inside = (mass / counts[:, None]).to(yhat)
                 sizes = torch.ones_like(sizes)
             for batch in range(batches):
-                y, simulated = self.y[batch][at], yhat[:, batch][:, at]
+                y, simulated = observed[batch][at], yhat[:, batch][:, at]
                 # Only differences matter, and centred values keep their digits.
                 middle = ((y * inside[..., None]).sum(1) / sizes[:, None])[:, None]
                 loss, slope = self._ball_losses(y - middle, simulated - middle, inside, sizes, counts)
@@ -104,7 +113,7 @@ class PairwiseLoss(Problem):
 
     def _buckets(self, device: torch.device) -> list[Bucket]:
         def build() -> list[Bucket]:
-            found, scratch = [], _count_scratch(device)
+            found, scratch = [], count_scratch(device)
             for bucket in self.hoods.buckets(self.widths):
                 step = max(1, scratch // bucket.rows.shape[1] ** 2)
                 for balls, rows in zip(bucket.balls.split(step), bucket.rows.split(step), strict=True):
@@ -112,84 +121,6 @@ class PairwiseLoss(Problem):
             return found
 
         return self.hoods.compute_once(("pairwise", self.widths, device), build)
-
-
-@final
-@dataclass(frozen=True)
-class WeightedMMD(PairwiseLoss):
-    """Maximum mean discrepancy, its Gaussian kernels scaled by the pooled mean squared distance."""
-
-    n_kernels: int
-    multiplier: float
-
-    def _ball_losses(
-        self, y: Tensor, yhat: Tensor, inside: Tensor, sizes: Tensor, counts: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        losses, slopes = torch.zeros_like(sizes), []
-        pairs = sizes.square()
-        for simulated in yhat:
-            bandwidth = self._bandwidth(y, simulated, inside, sizes, counts)
-            own, _ = self._sums(y, y, inside, bandwidth, slopes=False)
-            cross, in_cross = self._sums(y, simulated, inside, bandwidth)
-            theirs, in_theirs = self._sums(simulated, simulated, inside, bandwidth)
-            losses += (own + theirs - 2 * cross) / pairs
-            # A simulated value occurs on both sides of its own pairs, with the same slope.
-            slopes.append(2 * (in_theirs - in_cross) / pairs[:, None, None])
-        return losses / len(yhat), torch.stack(slopes) / len(yhat)
-
-    def _bandwidth(self, y: Tensor, yhat: Tensor, inside: Tensor, sizes: Tensor, counts: Tensor) -> Tensor:
-        """Mean squared distance over ordered pairs of the pooled sample of 2m, constant in the gradient.
-
-        The sum over all pairs is 2 (2m) times the squared deviations from the pooled mean.
-        """
-        pooled, mask = torch.cat([y, yhat], 1), torch.cat([inside, inside], 1)[..., None]
-        count = 2 * sizes[:, None, None]
-        deviations = (pooled - (pooled * mask).sum(1, keepdim=True) / count) * mask
-        if self.hoods.sample_weight is None:
-            bandwidth = 2 * deviations.square().sum((1, 2)) / (2 * sizes - 1)
-        else:  # weights may be small fractions: the 1, for a row and itself, must not outweigh them
-            squares = torch.where(mask > 0, deviations.square() / mask, 0)
-            bandwidth = 2 * squares.sum((1, 2)) / (2 - 1 / counts).clamp(min=1).to(squares)
-        return torch.where(bandwidth > 0, bandwidth, 1)[:, None, None]
-
-    def _sums(
-        self, a: Tensor, b: Tensor, inside: Tensor, bandwidth: Tensor, slopes: bool = True
-    ) -> tuple[Tensor, Tensor]:
-        """The sum of all kernels over pairs, (n,), and its slope in b, (n, w, d), or 0 without ``slopes``.
-
-        In units of the widest kernel the others are its powers. Sums along rows are faster here than matrix
-        products, which would have too few columns.
-        """
-        n, width, d = a.shape
-        mass = None if self.hoods.sample_weight is None else inside
-        inside = inside if mass is None else (inside > 0).to(inside)
-        powers = [self.multiplier ** (self.n_kernels - 1 - k) for k in range(self.n_kernels)]
-        unit = (bandwidth * self.multiplier ** (self.n_kernels - 1 - self.n_kernels // 2)).rsqrt()
-        # Padding is moved so far away, in opposite directions, that all its kernels are 0.
-        outside = (1 - inside)[..., None] * FAR
-        a, b = a * unit * inside[..., None] + outside, b * unit * inside[..., None] - outside
-        total, in_b = a.new_zeros(n), torch.zeros_like(b)
-        step = max(1, _count_scratch(a.device) // (n * width))
-        for low in range(0, width, step):
-            cut = slice(low, low + step)
-            squares = sum_squares(b[:, cut], a)
-            term = torch.exp(-squares)
-            value, slope = term.clone(), term.clone()
-            for power in powers[:-1]:
-                ratio = powers[0] / power * self.multiplier
-                # Halving the bandwidth squares the kernel, so one exponential serves all.
-                term = term.square_() if self.multiplier == 2 else torch.exp(squares * -ratio)
-                value += term
-                slope.add_(term, alpha=ratio)
-            if mass is not None:
-                pairs = mass[:, cut, None] * mass[:, None]
-                value, slope = value * pairs, slope * pairs
-            total += value.sum((1, 2))
-            if slopes:
-                weights = slope.sum(2, keepdim=True)
-                pulled = torch.stack([(slope * a[:, None, :, k]).sum(2) for k in range(d)], 2)
-                in_b[:, cut] = -2 * (b[:, cut] * weights - pulled)
-        return total, in_b * unit * inside[..., None]
 
 
 @final

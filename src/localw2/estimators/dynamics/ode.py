@@ -116,6 +116,10 @@ class LocalW2ODE(TableMethods, JudgedPaths, SubjectMethods, stored_values.Storab
         Training, see ``FitConfig``. "auto" epochs, learning rate and weight decay: 200, .1 and 0 for named
         parameters; for a network in batches as many epochs as make 600 steps (at least 30), .01 and .005, and
         otherwise 500, .005 and .005 (the paper's).
+    schedule, keep, max_gradient
+        Of the learning rate, of the final weights ("average" is that of the last fifth of the epochs) and of
+        gradients, see ``FitConfig``. The paper mentions none of them: a plain reading is a "constant" rate,
+        the "last" weights and no limit (None).
     batch_trajectories : "auto", int or None
         Trajectories per step. "auto" is 64 for a network that is learned from pairs of times by the debiased
         loss: it starts from the mean field that fits the observed slopes, and is solved in equal steps, as
@@ -178,6 +182,9 @@ class LocalW2ODE(TableMethods, JudgedPaths, SubjectMethods, stored_values.Storab
         batch_balls: int | None = None,
         batch_trajectories: Any = "auto",
         max_skipped: int = 20,
+        schedule: str = "cosine",
+        keep: str = "average",
+        max_gradient: float | None = MAX_GRADIENT,
         checkpoint: Any = None,
         history: Any = None,
         device: str = "auto",
@@ -212,6 +219,9 @@ class LocalW2ODE(TableMethods, JudgedPaths, SubjectMethods, stored_values.Storab
         self.batch_balls = batch_balls
         self.batch_trajectories = batch_trajectories
         self.max_skipped = max_skipped
+        self.schedule = schedule
+        self.keep = keep
+        self.max_gradient = max_gradient
         self.checkpoint = checkpoint
         self.history = history
         self.device = device
@@ -489,6 +499,8 @@ class LocalW2ODE(TableMethods, JudgedPaths, SubjectMethods, stored_values.Storab
             check_flag(getattr(self, name), name)
         if self.max_times is not None:
             check_count(self.max_times, "max_times", 2)
+        if self.keep not in ("average", "last"):
+            raise ValueError(f"keep={self.keep!r} is unknown; choose one of ('average', 'last').")
         self._batch_size()
         self._check_noise()
         settings.check_files(self.checkpoint, self.history, self.random_state)
@@ -600,11 +612,12 @@ class LocalW2ODE(TableMethods, JudgedPaths, SubjectMethods, stored_values.Storab
         return FitConfig(
             n_draws=self.n_draws,
             batch_balls=self.batch_balls,
-            keep="average",
+            schedule=self.schedule,
+            keep=self.keep,
             # A population is simulated anew every few epochs, and more of them average its chance out.
             averaged=0.2 if population is None else 0.5,
             max_skipped=self.max_skipped,
-            max_gradient=MAX_GRADIENT,
+            max_gradient=self.max_gradient,
             seed=seed,
             progress=bool(self.verbose),
             checkpoint=None if self.checkpoint is None else str(self.checkpoint),
