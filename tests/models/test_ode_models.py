@@ -347,6 +347,14 @@ class TestObservedPaths:
             model.train()(x[:40], None, seeded())
         assert int(model.steps_and_calls[0]) < 100
 
+    def test_steps_are_as_many_as_the_observed_spread_asks_for(self):
+        counts = []
+        for spread in (1e-3, 1.0, 1e3):
+            model, x = self.swing(20.0, equal_steps=True, spread=torch.full((2,), spread))
+            model.train()(x, None, seeded())
+            counts.append(int(model.steps_and_calls[0]))
+        assert counts[0] > counts[1] > counts[2] == paths.FIRST_STEPS
+
     def test_without_equal_steps_the_state_does_not_know_them(self):
         assert not any("steps" in name for name in self.swing(1.0)[0].state_dict())
 

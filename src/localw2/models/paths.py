@@ -24,10 +24,13 @@ MAX_KNOTS = 2048
 ACCEPTED = 1e-3
 
 # Equal steps of training: the fewest, the most at the first call and later, how often they are checked (in
-# calls), and the accepted error of states, in units of their spread between trajectories.
+# calls; at first more often, since a field that has just begun to be trained is the roughest), the accepted
+# error of states, in units of their spread between trajectories, and how much it grows with steps that are
+# half as long again (3 was seen for networks with kinks, 5 is that of smooth fields).
 FIRST_STEPS, MOST_FIRST_STEPS, MOST_STEPS = 8, 128, 1024
-CHECK_STEPS = 20
+CHECK_STEPS, EARLY_CALLS = 20, (5, 10)
 ACCEPTED_STEPS = 0.02
+COARSER_ERROR = 3.0
 
 # Maps states (..., d) to observations (..., p).
 Observe = Callable[..., Tensor]
@@ -49,7 +52,8 @@ class ObservedPaths(RandomMap):
 
     With ``equal_steps`` trajectories are solved in equal steps while the model is in training mode, which is
     several times faster than to a tolerance. Their number, kept in the state beside that of calls so far,
-    follows the error: half the step must not change states by more than a fiftieth of their spread.
+    follows the error: half the step must not change states by more than a fiftieth of ``spread`` (d,), that
+    of the observed states between trajectories; without it, of the spread of the simulated ones.
     """
 
     def __init__(
@@ -60,9 +64,12 @@ class ObservedPaths(RandomMap):
         knots: int = KNOTS,
         noise: MeasurementNoise | None = None,
         equal_steps: bool = False,
+        spread: Tensor | None = None,
     ) -> None:
         super().__init__()
         self.ode, self.noise, self.equal_steps = ode, noise, equal_steps
+        self.spread: Tensor | None
+        self.register_buffer("spread", spread, persistent=False)
         self.steps_and_calls: Tensor
         self.register_buffer("steps_and_calls", torch.tensor([FIRST_STEPS, 0]), persistent=equal_steps)
         self.n_times = n_times
@@ -130,17 +137,17 @@ class ObservedPaths(RandomMap):
         except SolverError:
             self._step_finer_if_that_helps(ode, initial, omega)
             raise
-        if calls % CHECK_STEPS == 0:
-            error = _step_error(ode, initial, omega, states, count)
+        if calls % CHECK_STEPS == 0 or calls in EARLY_CALLS:
+            error = self._step_error(ode, initial, omega, states, count)
             # Later one notch at a time: a step of training that nearly explodes must not slow all others.
             while error > ACCEPTED_STEPS and calls == 0 and count < MOST_FIRST_STEPS:
                 count = _finer(count)
                 states = ode.in_steps(initial, omega, count)
-                error = _step_error(ode, initial, omega, states, count)
+                error = self._step_error(ode, initial, omega, states, count)
             if error > ACCEPTED_STEPS:
                 count = _finer(count)
-            elif error < ACCEPTED_STEPS / 10 and count > FIRST_STEPS:
-                count = 2 * count // 3
+            while COARSER_ERROR * error < ACCEPTED_STEPS and count > FIRST_STEPS:
+                count, error = max(FIRST_STEPS, 2 * count // 3), COARSER_ERROR * error
             self.steps_and_calls[0] = count
         return states
 
@@ -151,18 +158,19 @@ class ObservedPaths(RandomMap):
             ode(initial, omega)
             self.steps_and_calls[0] = _finer(int(self.steps_and_calls[0]))
 
+    @torch.no_grad()
+    def _step_error(self, ode: RandomODE, initial: Tensor, omega: Any, states: Tensor, count: int) -> float:
+        """The change of the states by steps of half the length, in units of the spread of trajectories."""
+        gap = (ode.in_steps(initial, omega, 2 * count) - states).square().mean(1).sqrt().mean(0)
+        spread = self.spread
+        if spread is None:
+            # What hardly varies between trajectories is not solved to its rounding errors, as in Rows.scale.
+            spread = torch.maximum(states.var(0).mean(0), states.flatten(0, 1).var(0) / 400).sqrt()
+        return float((gap / spread.to(gap).clamp_min(torch.finfo(gap.dtype).tiny)).max())
+
 
 def _finer(count: int) -> int:
     return min(MOST_STEPS, -(-3 * count // 2))
-
-
-@torch.no_grad()
-def _step_error(ode: RandomODE, initial: Tensor, omega: Any, states: Tensor, count: int) -> float:
-    """The change of the states by steps of half the length, in units of the spread between trajectories."""
-    gap = (ode.in_steps(initial, omega, 2 * count) - states).square().mean(1).sqrt().mean(0)
-    # What hardly varies between trajectories is not solved to its rounding errors, as in ``Rows.scale``.
-    spread = torch.maximum(states.var(0).mean(0), states.flatten(0, 1).var(0) / 400).sqrt()
-    return float((gap / spread.clamp_min(torch.finfo(gap.dtype).tiny)).max())
 
 
 @final

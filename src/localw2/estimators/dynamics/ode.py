@@ -291,8 +291,11 @@ class LocalW2ODE(TableMethods, JudgedPaths, SubjectMethods, stored_values.Storab
         ode = RandomODE(field, start, self.method, self.rtol, self.atol, step, state_size=units).to(device)
         noise = self._network_noise(data, y0)
         equal = quick and self.method == "dopri5"
-        paths = ObservedPaths(ode, rows.times.shape[1], self.observe, noise=noise, equal_steps=equal)
-        paths = paths.to(device)
+        # A network begins with hardly any spread, in units of which its equation would be solved too exactly.
+        spread = torch.tensor(rows.scale(windows)[: data.initial.shape[1]]) if equal else None
+        paths = ObservedPaths(
+            ode, rows.times.shape[1], self.observe, noise=noise, equal_steps=equal, spread=spread
+        ).to(device)
         x = np.column_stack([rows.number, rows.times, data.initial[rows.number]])
         inputs = torch.tensor(x, dtype=dtype, device=device)
         objective, batches = self._objective(rows, windows, data, inputs, weights, size, seed)
