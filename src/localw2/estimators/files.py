@@ -8,6 +8,7 @@ from typing import Any
 from localw2.estimators.coefficients.regressor import RandomCoefficientRegressor
 from localw2.estimators.dynamics.ode import LocalW2ODE
 from localw2.estimators.dynamics.sde import LocalW2SDE
+from localw2.estimators.fields.regressor import LocalW2FieldRegressor
 from localw2.estimators.regression.regressor import LocalW2Regressor
 from localw2.estimators.stored_maps import KIND, restore_map, store_map
 from localw2.estimators.stored_values import check_fits_together
@@ -15,7 +16,8 @@ from localw2.models.base import RandomMap
 from localw2.storage.model_file import Stored, read, write
 
 _KINDS: dict[str, Any] = {
-    c.__name__: c for c in (LocalW2Regressor, RandomCoefficientRegressor, LocalW2ODE, LocalW2SDE)
+    c.__name__: c
+    for c in (LocalW2Regressor, LocalW2FieldRegressor, RandomCoefficientRegressor, LocalW2ODE, LocalW2SDE)
 }
 # The functions of the user's own that each kind may ask for.
 _FUNCTIONS = {"LocalW2ODE": {"field", "observe"}, "LocalW2SDE": {"drift", "diffusion", "jumps"}}
