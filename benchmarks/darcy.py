@@ -8,11 +8,11 @@ multidimensional random fields", Example 2. On the unit square
 
     -div(a grad u) = f,   u = 0 on the boundary,   a = exp(g),
 
-where g is a Gaussian field made of Fourier modes with variances (1 + (2 pi l)^2 |k|^2)^(-alpha / 2), then moved
-to mean 0 and variance 1 on the grid of 64 x 64 nodes. A row has the two coordinates of a node as inputs, and u
-on the 5 x 5 nodes around it as outputs. 125 windows of 7 x 7 nodes are placed at random, 16 nodes of each are
-rows: 2000. Errors are the mean over 20 test nodes of |m_hat - m| / |m| and |v_hat - v| / |v|, with m and v
-the means and variances of 100 realizations of the medium there.
+where g is a Gaussian field made of Fourier modes with variances (1 + (2 pi l)^2 |k|^2)^(-alpha / 2), then
+moved to mean 0 and variance 1 on the grid of 64 x 64 nodes. A row has the two coordinates of a node as
+inputs, and u on the 5 x 5 nodes around it as outputs. 125 windows of 7 x 7 nodes are placed at random, 16
+nodes of each are rows: 2000. Errors are the mean over 20 test nodes of |m_hat - m| / |m| and |v_hat - v| /
+|v|, with m and v the means and variances of 100 realizations of the medium there.
 
 What the paper does not print is assumed here: f = 1, l = 0.1, alpha = 4, arithmetic means of a between nodes,
 test nodes uniform among those that can be rows, and a realization of its own for every row, as the index
@@ -101,13 +101,15 @@ class Rows:
     truth: Array  # (20, realizations, 25)
 
 
-def make_rows(seed: int, realizations: int, shared: bool, **medium: float) -> Rows:
+def make_rows(
+    seed: int, realizations: int, shared: bool, length: float = 0.1, smoothness: float = 4.0
+) -> Rows:
     """Training rows and test nodes of a seed."""
     source = np.ones((NODES, NODES))
     rng = np.random.default_rng([seed, 0])
 
     def solve(generator: np.random.Generator) -> Array:
-        return solve_darcy(np.exp(draw_log_conductivity(generator, **medium)), source)
+        return solve_darcy(np.exp(draw_log_conductivity(generator, length, smoothness)), source)
 
     x, y = [], []
     for _ in range(2000 // IN_WINDOW):
@@ -141,7 +143,7 @@ def relative_errors(mean: Array, variance: Array, truth: Array) -> tuple[float, 
 
 def candidates() -> dict[str, LocalW2Regressor]:
     """The laws that are compared on held-out rows: balls, and networks by each discrepancy."""
-    short = {"epochs": 40, "n_noise": 4}
+    short = {"epochs": 150, "n_noise": 4}
 
     def by(discrepancy: Any) -> LocalW2Regressor:
         law = Network.with_noise(discrepancy=discrepancy, **short)

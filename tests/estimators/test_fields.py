@@ -138,12 +138,15 @@ def test_files_come_back_bit_for_bit_and_damaged_ones_are_refused(tmp_path, fitt
     loaded = load(tmp_path / "model")
     x = np.array([[0.3], [0.7]])
     for name, arguments in (("predict", {"return_std": True}), ("predict_band", {})):
-        np.testing.assert_array_equal(getattr(loaded, name)(x, **arguments), getattr(fitted, name)(x, **arguments))
+        again, before = (getattr(model, name)(x, **arguments) for model in (loaded, fitted))
+        np.testing.assert_array_equal(again, before)
     np.testing.assert_array_equal(loaded.sample(x, 3, random_state=1), fitted.sample(x, 3, random_state=1))
     assert vars(loaded).keys() == vars(fitted).keys()
     stored = read(tmp_path / "model")
     for change in ({"basis": stored.tensors["basis"][:, :-1]}, {"mean": stored.tensors["mean"] * np.nan}):
-        write(tmp_path / "bad", Stored(stored.kind, stored.settings, stored.tensors | change, stored.regressors))
+        write(
+            tmp_path / "bad", Stored(stored.kind, stored.settings, stored.tensors | change, stored.regressors)
+        )
         with pytest.raises(ValueError, match="cannot be used"):
             load(tmp_path / "bad")
 
@@ -162,8 +165,8 @@ def test_misuse_is_named(fitted):
         LocalW2FieldRegressor(grid=[0.0, 1.0]).fit(x, np.zeros((20, 4)))
     with pytest.raises(ValueError, match="Y has shape"):
         fitted.score(x, np.zeros((20, 4)))
+    rng = np.random.default_rng(0)
+    model = LocalW2FieldRegressor(max_components=2, random_state=0)
     with pytest.warns(UserWarning, match="components leave"):
-        rng = np.random.default_rng(0)
-        model = LocalW2FieldRegressor(max_components=2, random_state=0)
         model.fit(rng.normal(size=(60, 1)), rng.normal(size=(60, 10)))
     assert model.left_out_ > 0.5

@@ -61,7 +61,7 @@ def images(fields: Any, names: Any = None, axes: Any = None) -> Any:
     """Plot fields (n, H, W) as images with one scale of colours, such as draws, a mean, an SD; the Axes."""
     pictures = as_array(fields, "fields")
     if pictures.ndim != 3 or not 1 <= len(pictures) <= _MOST_IMAGES:
-        raise ValueError(f"fields has shape {pictures.shape}; expected (n, H, W) with n from 1 to {_MOST_IMAGES}.")
+        raise ValueError(f"fields has shape {pictures.shape}; expected (n, H, W), n up to {_MOST_IMAGES}.")
     n = len(pictures)
     labels = [""] * n if names is None else [as_label(name) for name in names]
     if len(labels) != n:

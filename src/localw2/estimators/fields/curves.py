@@ -1,10 +1,10 @@
 r"""Curves measured at points of their own, each with an error, as curves on one grid.
 
-A curve is :math:`u_i(t) = \phi(t) c_i` with cubic splines :math:`\phi`, measured as :math:`y_{ik} = u_i(t_{ik})
-+ s\,e_{ik}`, and :math:`c_i \sim N(A^\top P(x_i), e^{b \cdot P(x_i)} S)` with polynomials P of degree 2 in x. A, b, S
-and s are found by the EM algorithm. A curve that is measured at few points is uncertain between them: its
-mean given the measurements varies less than curves do. So a curve is *drawn* given its own measurements, and
-the drawn curves vary as much as curves do.
+A curve is :math:`u_i(t) = \phi(t) c_i` with cubic splines :math:`\phi`, measured as :math:`y_{ik} =
+u_i(t_{ik}) + s\,e_{ik}`, and :math:`c_i \sim N(A^\top P(x_i), e^{b \cdot P(x_i)} S)` with polynomials P of
+degree 2 in x. A, b, S and s are found by the EM algorithm. A curve that is measured at few points is
+uncertain between them: its mean given the measurements varies less than curves do. So a curve is *drawn*
+given its own measurements, and the drawn curves vary as much as curves do.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _HELD, _PURPOSE = 0.2, 33  # share of the measurements that the stated error is 
 class SmoothedCurves:
     """Curves (N, G) on a ``grid`` (G,), drawn given their measurements.
 
-    ``noise`` is the SD of a measurement, and ``error`` the share of the variance of held-out measurements that
-    the curves through the others leave unexplained (measurement errors included).
+    ``noise`` is the SD of a measurement, and ``error`` the share of the variance of held-out measurements
+    that the curves through the others leave unexplained (measurement errors included).
     """
 
     grid: Array
@@ -47,7 +47,7 @@ def read_curves(Y: Any, points: Any) -> tuple[list[Array], list[Array]]:
     places = [as_array(one, "points").ravel() for one in points]
     for i, (y, t) in enumerate(zip(values, places, strict=True)):
         if len(y) != len(t) or not len(y):
-            raise ValueError(f"curve {i} has {len(y)} values at {len(t)} points; it needs as many, one at least.")
+            raise ValueError(f"curve {i} has {len(y)} values at {len(t)} points; give one value for each.")
     if np.ptp(np.concatenate(places)) == 0:
         raise ValueError("all measurements are at one point; then y is a number, for LocalW2Regressor.")
     return values, places
@@ -93,7 +93,7 @@ def _splines(t: Array, knots: Array) -> Array:
 @final
 @dataclass(frozen=True, eq=False)
 class _Posterior:
-    """Means (N, K) and covariances (N, K, K) of the coefficients given the measurements, and their variance."""
+    """Means (N, K), covariances (N, K, K) of coefficients given the measurements, whose variance is noise."""
 
     means: Array
     covariances: Array

@@ -52,9 +52,7 @@ class Powers:
         z = 2 * (np.clip(x, self.lower, self.upper) - self.lower) / width - 1
         found = [np.ones(len(z))]
         for degree in range(1, self.degree + 1):
-            found += [
-                z[:, list(j)].prod(1) for j in combinations_with_replacement(range(z.shape[1]), degree)
-            ]
+            found += [z[:, list(j)].prod(1) for j in combinations_with_replacement(range(z.shape[1]), degree)]
         return np.stack(found, 1)
 
 

@@ -33,8 +33,8 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
 
     A field is written by the scores z of a few principal components, as many as needed to leave at most
     1 - ``explained`` of the variance of *held-out* fields out. The scores have a smooth mean and spread,
-    polynomials in x of the degree that predicts best, and a ``LocalW2Regressor`` learns the joint law of what is
-    left:
+    polynomials in x of the degree that predicts best, and a ``LocalW2Regressor`` learns the joint law of what
+    is left:
 
     .. math:: \hat y = \mu + B^\top \bigl( m(x) + s(x)\, \hat f(x, \hat\omega) \bigr) + e
 
@@ -45,7 +45,8 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
     ----------
     regressor : None or LocalW2Regressor
         What learns the law of the standardised scores; None is ``LocalW2Regressor(law="balls")``. Any of its
-        laws and discrepancies will do, such as ``LocalW2Regressor(Network.with_noise(discrepancy="sinkhorn"))``.
+        laws and discrepancies will do, such as
+        ``LocalW2Regressor(Network.with_noise(discrepancy="sinkhorn"))``.
     explained : float
         The share of the variance of held-out fields that components must explain.
     max_components : int
@@ -53,17 +54,18 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
     smooth : bool
         Standardise scores by a smooth mean and spread first. Without, the regressor does all.
     grid : None or array (G,)
-        Where curves are wanted that are measured at points of their own; for fields on a grid, its coordinates,
-        for pictures only.
+        Where curves are wanted that are measured at points of their own; for fields on a grid, its
+        coordinates, for pictures only.
     calibrate : bool
-        Hold out a fifth of the rows, so that simultaneous bands cover whole new fields as often as they claim.
+        Hold out a fifth of the rows, so that simultaneous bands cover whole new fields as often as they
+        claim.
     random_state : None, int, RandomState or Generator
         With an int two fits to the same data are equal.
 
     Attributes
     ----------
-    left_out_ : the share of the variance of held-out fields that components leave out; for curves with points of
-        their own, that of held-out measurements which the smoothed curves leave unexplained.
+    left_out_ : the share of the variance of held-out fields that components leave out; for curves with points
+        of their own, that of held-out measurements which the smoothed curves leave unexplained.
     n_components_, components_ : their number, and the ``Components``.
     regressor_ : the fitted ``LocalW2Regressor`` of the standardised scores.
     noise_ : the SD of measurements about curves with points of their own, None for fields on a grid. Draws
@@ -114,8 +116,8 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
     def fit(self, X: Any, Y: Any, points: Any = None) -> Self:
         """Learn from rows X (N, p) and fields Y (N, G), (N, H, W) or of more axes.
 
-        With ``points``, Y is a list of N curves, each an array of measurements (n_i,), and points has an array
-        of the places (n_i,) of each; they become curves on ``grid``.
+        With ``points``, Y is a list of N curves, each an array of measurements (n_i,), and points has an
+        array of the places (n_i,) of each; they become curves on ``grid``.
         """
         explained = check_probability(self.explained, "explained")
         most = check_count(self.max_components, "max_components", 1)
@@ -160,7 +162,10 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
             location = location.rescale(np.sqrt(np.where(known, seen, 1.0) / np.where(known, drawn, 1.0)))
         self._forget()
         self.regressor_, self.components_, self._location, self._columns = law, components, location, columns
-        self.n_components_, self.left_out_ = len(components.basis), components.error if stated is None else stated
+        self.n_components_, self.left_out_ = (
+            len(components.basis),
+            components.error if stated is None else stated,
+        )
         self.noise_, self.grid_, self.field_shape_ = noise, grid, tuple(shape)
         self.n_features_in_ = reader.n_features_in_
         if columns.names is not None:
@@ -207,13 +212,16 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
     def predict_band(self, X: Any, coverage: float = 0.9, simultaneous: bool = True) -> tuple[Array, Array]:
         """Lower and upper ends (N, *shape) of a band.
 
-        A ``simultaneous`` band, mean +- k SD, holds the whole field with probability ``coverage``; k is that of
-        the draws at each row, or, if the fit is calibrated, found on held-out rows, so that the band covers new
-        fields from the same source as often as it says, whatever the law. A pointwise band holds each point of
-        the grid with that probability, and is never calibrated.
+        A ``simultaneous`` band, mean +- k SD, holds the whole field with probability ``coverage``; k is that
+        of the draws at each row, or, if the fit is calibrated, found on held-out rows, so that the band
+        covers new fields from the same source as often as it says, whatever the law. A pointwise band holds
+        each point of the grid with that probability, and is never calibrated.
         """
         numbers = self._numbers(X)
-        coverage, simultaneous = check_probability(coverage, "coverage"), check_flag(simultaneous, "simultaneous")
+        coverage, simultaneous = (
+            check_probability(coverage, "coverage"),
+            check_flag(simultaneous, "simultaneous"),
+        )
         lower, upper = [], []
         fixed = self._calibrated_factor(coverage) if simultaneous else None
         for draws in self._common_fields(numbers):
@@ -232,7 +240,7 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
         mean = self.predict(X)
         fields = as_array(Y, "Y")
         if fields.shape != mean.shape:
-            raise ValueError(f"Y has shape {fields.shape}; expected {mean.shape}, fields on the grid of the fit.")
+            raise ValueError(f"Y has shape {fields.shape}; expected {mean.shape}, on the grid of the fit.")
         total = float(((fields - fields.mean(0)) ** 2).sum())
         return 1 - float(((fields - mean) ** 2).sum()) / total if total > 0 else float("nan")
 
@@ -346,7 +354,7 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
     def _read_fields(self, Y: Any) -> tuple[Array, tuple[int, ...]]:
         fields = as_array(Y, "Y", missing=True)
         if fields.ndim < 2 or fields[0].size < 2:
-            raise ValueError(f"Y has shape {fields.shape}; expected (N, G) or (N, H, W): a field for each row.")
+            raise ValueError(f"Y has shape {fields.shape}; expected (N, G) or (N, H, W): a field a row.")
         if np.isnan(fields).any():
             raise ValueError(
                 "Y has missing values. Give curves that are measured at points of their own as a list of "
@@ -366,7 +374,8 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
         scores = scores.reshape(*scores.shape[:2], -1)
         if self._location is None:
             return scores
-        return self._location.mean(numbers) + self._location.scale(numbers) * scores
+        placed: Array = self._location.mean(numbers) + self._location.scale(numbers) * scores
+        return placed
 
     def _common_scores(self, numbers: Array) -> Any:
         """Scores (S, rows, q) with the same randomness at every row, some rows at a time."""
@@ -397,8 +406,8 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
         rank = int(np.ceil((len(self.band_scores_) + 1) * coverage - 1e-9))
         if rank > len(self.band_scores_):
             warnings.warn(
-                f"{len(self.band_scores_)} held-out rows are too few for a band of coverage {coverage:g}: it is "
-                "the widest one. Fit more rows, or ask for less.",
+                f"{len(self.band_scores_)} held-out rows are too few for a band of coverage {coverage:g}: it "
+                "is the widest one. Fit more rows, or ask for less.",
                 stacklevel=3,
             )
         return float(self.band_scores_[min(rank, len(self.band_scores_)) - 1])

@@ -77,8 +77,8 @@ class Components:
         if not len(enough):
             warnings.warn(
                 f"{q} components leave {100 * left[min(q, len(left) - 1)]:.2g} % of the variance of held-out "
-                f"fields out, more than the {100 * (1 - explained):.2g} % of explained={explained:g}. Draws add "
-                "that part as it was in rows of the fit. More components or rows may help.",
+                f"fields out, more than the {100 * (1 - explained):.2g} % of explained={explained:g}. Draws "
+                "add that part as it was in rows of the fit. More components or rows may help.",
                 stacklevel=3,
             )
         remainders = np.empty_like(fields)
