@@ -1,6 +1,8 @@
 import numpy as np
 import pytest
 
+from localw2 import plots
+
 matplotlib = pytest.importorskip("matplotlib")
 matplotlib.use("Agg")
 
@@ -228,3 +230,29 @@ def test_pairs_in_a_figure_of_ones_own():
     assert axes[0, 0].get_legend() is not None
     assert not figure.legends
     matplotlib.pyplot.close("all")
+
+
+def test_curves_have_bands_draws_and_data():
+    t = np.linspace(0, 1, 12)
+    mean, draws = np.sin(t), np.sin(t) + np.ones((3, 1)) * [[0.1]]
+    bands = [(mean - 1, mean + 1), (mean - 0.5, mean + 0.5)]
+    ax = plots.curves(t, mean, bands, draws, data=draws, labels=["whole", "pointwise"])
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == [
+        "data", "whole", "pointwise", "draws", "mean",
+    ]  # fmt: skip
+    assert len(ax.lines) == 3 + 3 + 1
+    own = plots.curves(t, mean, data=[(np.array([0.1, 0.4]), np.array([1.0, 2.0]))])
+    np.testing.assert_array_equal(own.lines[0].get_xdata(), [0.1, 0.4])
+    for arguments in ({"mean": mean[1:]}, {"bands": [(mean, mean[1:])]}, {"bands": bands, "labels": ["one"]}):
+        with pytest.raises(ValueError, match=r"must|give"):
+            plots.curves(**({"t": t, "mean": mean} | arguments))
+
+
+def test_images_share_their_colours():
+    axes = plots.images(np.arange(24.0).reshape(2, 3, 4), names=["mean", "draw"])
+    assert [ax.get_title() for ax in axes] == ["mean", "draw"]
+    assert {ax.images[0].get_clim() for ax in axes} == {(0.0, 23.0)}
+    with pytest.raises(ValueError, match="shape"):
+        plots.images(np.zeros((3, 4)))
+    with pytest.raises(ValueError, match="names"):
+        plots.images(np.zeros((2, 3, 4)), names=["one"])

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from localw2.estimators.dynamics.population.predictive_check import PredictiveCheck
     from localw2.estimators.dynamics.population.residuals import Residuals
     from localw2.estimators.dynamics.sde import LocalW2SDE
+    from localw2.estimators.fields.regressor import LocalW2FieldRegressor
     from localw2.estimators.files import load, save
     from localw2.estimators.regression.ball_law import BallLaw
     from localw2.estimators.regression.network import Network
@@ -72,6 +73,7 @@ __all__ = [
     "IndividualParameters",
     "IndividualPredictions",
     "LazyNeighborhoods",
+    "LocalW2FieldRegressor",
     "LocalW2ODE",
     "LocalW2Regressor",
     "LocalW2SDE",
@@ -141,6 +143,7 @@ _HOMES = {
     "estimators.dynamics.population.predictive_check": "PredictiveCheck",
     "estimators.dynamics.population.residuals": "Residuals",
     "estimators.dynamics.sde": "LocalW2SDE",
+    "estimators.fields.regressor": "LocalW2FieldRegressor",
     "estimators.files": "load save",
     "estimators.regression.regressor": "LocalW2Regressor",
     "estimators.regression.network": "Network",

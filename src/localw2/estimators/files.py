@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
 
-from localw2.estimators.coefficients.regressor import RandomCoefficientRegressor
-from localw2.estimators.dynamics.ode import LocalW2ODE
-from localw2.estimators.dynamics.sde import LocalW2SDE
-from localw2.estimators.regression.regressor import LocalW2Regressor
 from localw2.estimators.stored_maps import KIND, restore_map, store_map
 from localw2.estimators.stored_values import check_fits_together
 from localw2.models.base import RandomMap
 from localw2.storage.model_file import Stored, read, write
 
-_KINDS: dict[str, Any] = {
-    c.__name__: c for c in (LocalW2Regressor, RandomCoefficientRegressor, LocalW2ODE, LocalW2SDE)
+# Where each kind lives; it is imported when a file has it.
+_KINDS = {
+    "LocalW2Regressor": "regression.regressor",
+    "LocalW2FieldRegressor": "fields.regressor",
+    "RandomCoefficientRegressor": "coefficients.regressor",
+    "LocalW2ODE": "dynamics.ode",
+    "LocalW2SDE": "dynamics.sde",
 }
 # The functions of the user's own that each kind may ask for.
 _FUNCTIONS = {"LocalW2ODE": {"field", "observe"}, "LocalW2SDE": {"drift", "diffusion", "jumps"}}
@@ -28,6 +30,7 @@ def save(model: Any, path: Any) -> None:
     these are plain values that the model keeps as attributes of the same names, as built-in ones do.
 
     >>> import tempfile, pathlib, numpy as np
+    >>> from localw2 import RandomCoefficientRegressor
     >>> x = np.linspace(0, 1, 50)[:, None]
     >>> model = RandomCoefficientRegressor(method="ml").fit(x, x[:, 0] * np.linspace(1, 2, 50))
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -72,7 +75,8 @@ def restore(path: Any, stored: Stored, *, classes: Any = None, **functions: Any)
         if stored.kind == KIND:
             with check_fits_together(stored, KIND):
                 return restore_map(stored, **given)
-        return _KINDS[stored.kind].from_stored(stored, **given)
+        kind = getattr(import_module(f"localw2.estimators.{_KINDS[stored.kind]}"), stored.kind)
+        return kind.from_stored(stored, **given)
     except ValueError as error:
         reason = str(error) if len(str(error)) <= 1000 else f"{str(error)[:1000]}..."
         raise ValueError(f"{path} cannot be used: {reason}") from error

@@ -1,5 +1,6 @@
 """Plots from arrays, returned as matplotlib Axes."""
 
+from localw2.plots.fields import curves, images
 from localw2.plots.processes import coefficients, jumps, long_run, paths
 from localw2.plots.rows import (
     DATA,
@@ -33,8 +34,10 @@ __all__ = [
     "ball_scores",
     "band",
     "coefficients",
+    "curves",
     "dependence",
     "field_along",
+    "images",
     "importance",
     "individual_fits",
     "jumps",

@@ -1,0 +1,1 @@
+"""Outputs that are fields: curves, images, solutions of equations on a grid."""

@@ -1,0 +1,442 @@
+"""``LocalW2FieldRegressor``: the distribution of curves, images and other fields at every x."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, Self, final
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, clone
+from sklearn.utils import Tags
+from sklearn.utils.validation import check_is_fitted
+
+from localw2._validation import Array, as_array, check_count, check_flag, check_probability
+from localw2.estimators import settings, stored_values
+from localw2.estimators.fields.curves import read_curves, smooth_curves
+from localw2.estimators.fields.location_scale import LocationScale, Powers
+from localw2.estimators.fields.representation import Components
+from localw2.estimators.regression.regressor import LocalW2Regressor
+from localw2.estimators.tables import Columns, read_rows, read_table
+from localw2.storage.model_file import Stored
+
+_GRID = 50  # points of a grid that nobody gave
+_HELD, _MOST_HELD = 0.2, 5000  # rows that bands are calibrated on
+_MATCHED = 1000  # rows at which the spread of draws is compared with that of scores
+_PURPOSE = 34
+_INNER = "law:"  # before the names of what the regressor of the scores stores
+
+
+@final
+class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    r"""Regression whose outputs are fields: the distribution of a curve or an image on a grid, at every x.
+
+    A field is written by the scores z of a few principal components, as many as needed to leave at most
+    1 - ``explained`` of the variance of *held-out* fields out. The scores have a smooth mean and spread,
+    polynomials in x of the degree that predicts best, and a ``LocalW2Regressor`` learns the joint law of what
+    is left:
+
+    .. math:: \hat y = \mu + B^\top \bigl( m(x) + s(x)\, \hat f(x, \hat\omega) \bigr) + e
+
+    e is what components leave out, as it was in a random held-out field of the fit. Distances between scores
+    are distances between fields on the grid.
+
+    Parameters
+    ----------
+    regressor : None or LocalW2Regressor
+        What learns the law of the standardised scores; None is ``LocalW2Regressor(law="balls")``. Any of its
+        laws and discrepancies will do, such as
+        ``LocalW2Regressor(Network.with_noise(discrepancy="sinkhorn"))``.
+    explained : float
+        The share of the variance of held-out fields that components must explain.
+    max_components : int
+        How many components there may be.
+    smooth : bool
+        Standardise scores by a smooth mean and spread first. Without, the regressor does all.
+    grid : None or array (G,)
+        Where curves are wanted that are measured at points of their own; for fields on a grid, its
+        coordinates, for pictures only.
+    calibrate : bool
+        Hold out a fifth of the rows, so that simultaneous bands cover whole new fields as often as they
+        claim.
+    random_state : None, int, RandomState or Generator
+        With an int two fits to the same data are equal.
+
+    Attributes
+    ----------
+    left_out_ : the share of the variance of held-out fields that components leave out; for curves with points
+        of their own, that of held-out measurements which the smoothed curves leave unexplained.
+    n_components_, components_ : their number, and the ``Components``.
+    regressor_ : the fitted ``LocalW2Regressor`` of the standardised scores.
+    noise_ : the SD of measurements about curves with points of their own, None for fields on a grid. Draws
+        are curves without it.
+    grid_, field_shape_ : coordinates of the grid, or None, and the shape of a field.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> t, x = np.linspace(0, 1, 40), rng.uniform(0, 1, (300, 1))
+    >>> fields = np.sin(6 * t + rng.normal(0, 0.3, (300, 1))) * (1 + x)
+    >>> model = LocalW2FieldRegressor(random_state=0).fit(x, fields)
+    >>> model.n_components_, bool(model.left_out_ < 0.01), model.sample([[0.5]], n_samples=7).shape
+    (2, True, (7, 1, 40))
+    >>> lower, upper = model.predict_band([[0.5]], coverage=0.9)
+    >>> lower.shape
+    (1, 40)
+    """
+
+    def __init__(
+        self,
+        regressor: Any = None,
+        explained: float = 0.99,
+        max_components: int = 20,
+        smooth: bool = True,
+        grid: Any = None,
+        calibrate: bool = False,
+        random_state: Any = None,
+    ) -> None:
+        self.regressor = regressor
+        self.explained = explained
+        self.max_components = max_components
+        self.smooth = smooth
+        self.grid = grid
+        self.calibrate = calibrate
+        self.random_state = random_state
+
+    def __sklearn_tags__(self) -> Tags:
+        """What scikit-learn should know: outputs are fields, missing inputs and categories are welcome."""
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = True
+        tags.target_tags.multi_output = True
+        tags.target_tags.single_output = False
+        tags.input_tags.allow_nan = True
+        tags.input_tags.categorical = True
+        return tags
+
+    def fit(self, X: Any, Y: Any, points: Any = None) -> Self:
+        """Learn from rows X (N, p) and fields Y (N, G), (N, H, W) or of more axes.
+
+        With ``points``, Y is a list of N curves, each an array of measurements (n_i,), and points has an
+        array of the places (n_i,) of each; they become curves on ``grid``.
+        """
+        explained = check_probability(self.explained, "explained")
+        most = check_count(self.max_components, "max_components", 1)
+        smooth, calibrate = check_flag(self.smooth, "smooth"), check_flag(self.calibrate, "calibrate")
+        inner = LocalW2Regressor(law="balls") if self.regressor is None else self.regressor
+        if not isinstance(inner, LocalW2Regressor):
+            raise ValueError(f"regressor={inner!r} must be None or a LocalW2Regressor.")
+        seed = settings.draw_seed(self.random_state) % 2**32
+        noise, stated = None, None
+        if points is None:
+            fields, shape = self._read_fields(Y)
+            x, columns, reader = _read_inputs(X, fields[:, 0])
+            grid = None if self.grid is None else _read_grid(self.grid, shape)
+        else:
+            values, places = read_curves(Y, points)
+            x, columns, reader = _read_inputs(X, np.array([y.mean() for y in values]))
+            everywhere = np.concatenate(places)
+            ends = everywhere.min(), everywhere.max()
+            grid = np.linspace(*ends, _GRID) if self.grid is None else _read_grid(self.grid, None)
+            curves = smooth_curves(values, places, columns.expand(x), grid, seed)
+            fields, shape, noise, stated = curves.fields, grid.shape, curves.noise, curves.error
+        numbers = columns.expand(x)
+        rng = np.random.default_rng([seed, _PURPOSE])
+        n = len(fields)
+        held = np.empty(0, np.int64)
+        if calibrate:
+            held = np.sort(rng.permutation(n)[: min(_MOST_HELD, int(_HELD * n))])
+        kept = np.setdiff1d(np.arange(n), held)
+        components = Components.learn(fields[kept], explained, most, seed)
+        scores = components.scores(fields[kept])
+        location = None
+        if smooth:
+            location, scores = LocationScale.learn(numbers[kept], scores, seed)
+        law = clone(inner).set_params(**({} if inner.random_state is not None else {"random_state": seed}))
+        law.fit(numbers[kept], scores)
+        if location is not None:
+            # Few held-out rows tell a law its spread only roughly; that of all rows is known here.
+            some = np.sort(rng.permutation(len(kept))[:_MATCHED])
+            mean, variance = law.law_.moments(numbers[kept][some])
+            drawn, seen = (mean**2 + variance).mean(0), (scores[some] ** 2).mean(0)
+            known = (drawn > 0) & (seen > 0)
+            location = location.rescale(np.sqrt(np.where(known, seen, 1.0) / np.where(known, drawn, 1.0)))
+        self._forget()
+        self.regressor_, self.components_, self._location, self._columns = law, components, location, columns
+        self.n_components_, self.left_out_ = (
+            len(components.basis),
+            components.error if stated is None else stated,
+        )
+        self.noise_, self.grid_, self.field_shape_ = noise, grid, tuple(shape)
+        self.n_features_in_ = reader.n_features_in_
+        if columns.names is not None:
+            self.feature_names_in_ = np.array(columns.names, dtype=object)
+        self.band_scores_ = None
+        if len(held):
+            self.band_scores_ = np.sort(self._distances(numbers[held], fields[held]))
+        return self
+
+    def sample(self, X: Any, n_samples: int = 1, random_state: Any = None) -> Array:
+        """Independent draws of the field at every row, (S, N, *shape of a field)."""
+        numbers, count = self._numbers(X), check_count(n_samples, "n_samples", 1)
+        seed = settings.draw_seed(random_state)
+        scores = self._place(numbers, self.regressor_.sample(numbers, count, random_state=seed % 2**32))
+        fields = self.components_.rebuild(scores.reshape(*scores.shape[:2], -1))
+        which = np.random.default_rng([seed, _PURPOSE]).integers(
+            len(self.components_.remainders), size=fields.shape[:2]
+        )
+        return self._shaped(fields + self._remainders[which])
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """The mean field at each row, (N, *shape), and with ``return_std`` its standard deviation."""
+        numbers = self._numbers(X)
+        means, variances = [], []
+        rest = (self._remainders**2).mean(0)
+        basis = self.components_.basis
+        for scores in self._common_scores(numbers):
+            mean = scores.mean(0)
+            off = scores - mean
+            means.append(self.components_.rebuild(mean))
+            covariances = np.einsum("sni,snj->nij", off, off) / len(off)
+            variances.append(np.einsum("ig,nij,jg->ng", basis, covariances, basis, optimize=True) + rest)
+        mean_field = self._shaped(np.concatenate(means))
+        if not return_std:
+            return mean_field
+        return mean_field, self._shaped(np.sqrt(np.maximum(np.concatenate(variances), 0.0)))
+
+    def predict_quantiles(self, X: Any, q: Any = (0.05, 0.5, 0.95)) -> Array:
+        """Quantiles at every point of the grid, point by point, (len(q), N, *shape); 0 < q < 1."""
+        numbers, levels = self._numbers(X), settings.check_levels(q)
+        found = [np.quantile(draws, levels, axis=0) for draws in self._common_fields(numbers)]
+        return self._shaped(np.stack(found, 1))
+
+    def predict_band(self, X: Any, coverage: float = 0.9, simultaneous: bool = True) -> tuple[Array, Array]:
+        """Lower and upper ends (N, *shape) of a band.
+
+        A ``simultaneous`` band, mean +- k SD, holds the whole field with probability ``coverage``; k is that
+        of the draws at each row, or, if the fit is calibrated, found on held-out rows, so that the band
+        covers new fields from the same source as often as it says, whatever the law. A pointwise band holds
+        each point of the grid with that probability, and is never calibrated.
+        """
+        numbers = self._numbers(X)
+        coverage, simultaneous = (
+            check_probability(coverage, "coverage"),
+            check_flag(simultaneous, "simultaneous"),
+        )
+        lower, upper = [], []
+        fixed = self._calibrated_factor(coverage) if simultaneous else None
+        for draws in self._common_fields(numbers):
+            if not simultaneous:
+                ends = np.quantile(draws, [(1 - coverage) / 2, (1 + coverage) / 2], axis=0)
+            else:
+                mean, std = draws.mean(0), draws.std(0)
+                k = np.quantile(_farthest(draws, mean, std), coverage) if fixed is None else fixed
+                ends = np.stack([mean - k * std, mean + k * std])
+            lower.append(ends[0])
+            upper.append(ends[1])
+        return self._shaped(np.stack(lower)), self._shaped(np.stack(upper))
+
+    def score(self, X: Any, Y: Any) -> float:
+        """R2 of the mean field: 1 minus the squared error over the variance, summed over the grid."""
+        mean = self.predict(X)
+        fields = as_array(Y, "Y")
+        if fields.shape != mean.shape:
+            raise ValueError(f"Y has shape {fields.shape}; expected {mean.shape}, on the grid of the fit.")
+        total = float(((fields - fields.mean(0)) ** 2).sum())
+        return 1 - float(((fields - mean) ** 2).sum()) / total if total > 0 else float("nan")
+
+    def to_stored(self) -> Stored:
+        """Everything that prediction needs: plain settings and tensors."""
+        check_is_fitted(self, "regressor_")
+        inner = self.regressor_.to_stored()
+        parameters = self.get_params(deep=False)
+        own, parameters["regressor"] = parameters.pop("regressor"), None
+        if own is not None:
+            warnings.warn(
+                "regressor is not stored as a setting; a loaded estimator draws the same and refits with the "
+                "default unless you set it.",
+                stacklevel=3,
+            )
+        if parameters["grid"] is not None:
+            parameters["grid"] = None
+        plain = {
+            "parameters": stored_values.store_parameters(parameters),
+            "inner": inner.settings,
+            "n_features": self.n_features_in_,
+            "feature_names": None if self._columns.names is None else list(self._columns.names),
+            "table": self._columns.to_stored(),
+            "shape": list(self.field_shape_),
+            "noise": self.noise_,
+            "left_out": self.left_out_,
+            "degrees": None,
+        }
+        tensors = {f"{_INNER}{name}": tensor for name, tensor in inner.tensors.items()}
+        arrays = {
+            "mean": self.components_.mean,
+            "basis": self.components_.basis,
+            "left_out": self.components_.left_out,
+            "remainders": self.components_.remainders,
+        }
+        if self._location is not None:
+            place = self._location
+            plain["degrees"] = [place.mean_powers.degree, place.spread_powers.degree]
+            arrays |= {
+                "lower": place.mean_powers.lower,
+                "upper": place.mean_powers.upper,
+                "mean_weights": place.mean_weights,
+                "spread_weights": place.spread_weights,
+            }
+        if self.grid_ is not None:
+            arrays["grid"] = self.grid_
+        if self.band_scores_ is not None:
+            arrays["band_scores"] = self.band_scores_
+        tensors |= {name: torch.tensor(np.ascontiguousarray(a)) for name, a in arrays.items()}
+        regressors = {f"{_INNER}{name}": regressor for name, regressor in inner.regressors.items()}
+        return Stored(type(self).__name__, plain, tensors, regressors)
+
+    @classmethod
+    def from_stored(cls, stored: Stored) -> LocalW2FieldRegressor:
+        """The estimator that ``to_stored`` described; its draws are equal bit for bit."""
+        with stored_values.check_fits_together(stored, cls.__name__):
+            return cls._from_stored(stored)
+
+    @classmethod
+    def _from_stored(cls, stored: Stored) -> LocalW2FieldRegressor:
+        plain, tensors = stored.settings, stored.tensors
+        estimator = cls()
+        parameters = stored_values.restore_parameters(plain["parameters"])
+        stored_values.set_stored_parameters(estimator, parameters | {"regressor": None, "grid": None})
+        whole = stored_values.whole_number
+        p = whole(plain["n_features"], 1, stored_values.MOST_COLUMNS)
+        columns = Columns.from_stored(plain["table"], p, plain["feature_names"])
+        inner = Stored(
+            LocalW2Regressor.__name__,
+            plain["inner"],
+            {name.removeprefix(_INNER): t for name, t in tensors.items() if name.startswith(_INNER)},
+            {n.removeprefix(_INNER): r for n, r in stored.regressors.items() if n.startswith(_INNER)},
+        )
+        law = LocalW2Regressor.from_stored(inner)
+        shape = tuple(whole(side) for side in plain["shape"])
+        size, q, width = int(np.prod(shape)), law.n_outputs_, columns.expanded_width
+        if law.n_features_in_ != width:
+            raise ValueError(f"the law takes {law.n_features_in_} columns, and the table has {width}.")
+        n_kept = whole(len(tensors["remainders"]))
+        array = stored_values.sized_array
+        components = Components(
+            array("mean", tensors["mean"], size),
+            array("basis", tensors["basis"], q, size),
+            array("left_out", tensors["left_out"], q + 1),
+            array("remainders", tensors["remainders"], n_kept, size),
+        )
+        location = None
+        if plain["degrees"] is not None:
+            ends = array("lower", tensors["lower"], width), array("upper", tensors["upper"], width)
+            first, second = (Powers(*ends, whole(degree, 0, 10)) for degree in plain["degrees"])
+            location = LocationScale(
+                first,
+                array("mean_weights", tensors["mean_weights"], first.n_terms, q),
+                second,
+                array("spread_weights", tensors["spread_weights"], second.n_terms, q),
+            )
+        noise, left_out = plain["noise"], plain["left_out"]
+        if not (noise is None or type(noise) is float) or type(left_out) is not float:
+            raise ValueError(f"noise={noise!r}, left_out={left_out!r} are not numbers.")
+        estimator.regressor_, estimator.components_ = law, components
+        estimator._location, estimator._columns = location, columns
+        estimator.n_components_, estimator.left_out_ = q, left_out
+        estimator.noise_, estimator.field_shape_, estimator.n_features_in_ = noise, shape, p
+        estimator.grid_ = array("grid", tensors["grid"], size) if "grid" in tensors else None
+        if columns.names is not None:
+            estimator.feature_names_in_ = np.array(columns.names, dtype=object)
+        scores = tensors.get("band_scores")
+        estimator.band_scores_ = None if scores is None else array("band_scores", scores, len(scores))
+        return estimator
+
+    def _read_fields(self, Y: Any) -> tuple[Array, tuple[int, ...]]:
+        fields = as_array(Y, "Y", missing=True)
+        if fields.ndim < 2 or fields[0].size < 2:
+            raise ValueError(f"Y has shape {fields.shape}; expected (N, G) or (N, H, W): a field a row.")
+        if np.isnan(fields).any():
+            raise ValueError(
+                "Y has missing values. Give curves that are measured at points of their own as a list of "
+                "arrays, with points=[...], their places."
+            )
+        if len(fields) < 10:
+            raise ValueError(f"Y has {len(fields)} fields; at least 10 are needed to hold some out.")
+        return fields.reshape(len(fields), -1), fields.shape[1:]
+
+    def _numbers(self, X: Any) -> Array:
+        """Rows of a table as the finite numbers that everything here takes."""
+        check_is_fitted(self, "regressor_")
+        return self._columns.expand(read_rows(self, X, self._columns))
+
+    def _place(self, numbers: Array, scores: Array) -> Array:
+        """Standardised scores (S, N, q) with their mean and spread at rows (N, p)."""
+        scores = scores.reshape(*scores.shape[:2], -1)
+        if self._location is None:
+            return scores
+        placed: Array = self._location.mean(numbers) + self._location.scale(numbers) * scores
+        return placed
+
+    def _common_scores(self, numbers: Array) -> Any:
+        """Scores (S, rows, q) with the same randomness at every row, some rows at a time."""
+        for rows, draws in self.regressor_.law_.common_draws(numbers):
+            yield self._place(numbers[rows], draws)
+
+    def _common_fields(self, numbers: Array) -> Any:
+        """Fields (S, G) of one row after the other, with what components leave out."""
+        for scores in self._common_scores(numbers):
+            turns = np.arange(len(scores)) % len(self._remainders)
+            for row in range(scores.shape[1]):
+                yield self.components_.rebuild(scores[:, row]) + self._remainders[turns]
+
+    @property
+    def _remainders(self) -> Array:
+        """What is added to draws; curves with points of their own are smooth already."""
+        kept = self.components_.remainders
+        return kept if self.noise_ is None else np.zeros_like(kept[:1])
+
+    def _distances(self, numbers: Array, fields: Array) -> Array:
+        """How many SDs a field is from the mean where it is farthest, (N,)."""
+        every = zip(self._common_fields(numbers), fields, strict=True)
+        return np.array([float(_farthest(y[None], draws.mean(0), draws.std(0))[0]) for draws, y in every])
+
+    def _calibrated_factor(self, coverage: float) -> float | None:
+        if self.band_scores_ is None:
+            return None
+        rank = int(np.ceil((len(self.band_scores_) + 1) * coverage - 1e-9))
+        if rank > len(self.band_scores_):
+            warnings.warn(
+                f"{len(self.band_scores_)} held-out rows are too few for a band of coverage {coverage:g}: it "
+                "is the widest one. Fit more rows, or ask for less.",
+                stacklevel=3,
+            )
+        return float(self.band_scores_[min(rank, len(self.band_scores_)) - 1])
+
+    def _shaped(self, values: Array) -> Array:
+        return values.reshape(*values.shape[:-1], *self.field_shape_)
+
+
+def _farthest(fields: Array, mean: Array, std: Array) -> Array:
+    """The largest distance of each field (S, G) from the mean (G,), in SDs; where there are none, 0."""
+    safe = np.where(std > 0, std, 1.0)
+    off = np.where(std > 0, np.abs(fields - mean) / safe, 0.0)
+    found: Array = off.max(-1)
+    return found
+
+
+def _read_inputs(X: Any, y: Array) -> tuple[Array, Columns, LocalW2Regressor]:
+    """The numbers of a table, its columns, and a reader on which scikit-learn has noted them."""
+    reader = LocalW2Regressor()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*determine")  # of one point of the field only
+        x, _, columns = read_table(reader, X, y)
+    return x, columns, reader
+
+
+def _read_grid(grid: Any, shape: tuple[int, ...] | None) -> Array:
+    found = as_array(grid, "grid").ravel()
+    if shape is not None and (len(shape) != 1 or len(found) != shape[0]):
+        raise ValueError(f"grid has {len(found)} points, and a field has the shape {shape}; they must agree.")
+    if len(found) < 2 or not (np.diff(found) > 0).all():
+        raise ValueError("grid must have two points at least, in increasing order.")
+    return found

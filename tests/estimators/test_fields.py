@@ -1,0 +1,172 @@
+"""Fields: what components leave out, the law on the grid, bands, curves with points of their own, files."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from localw2 import LocalW2FieldRegressor, LocalW2Regressor, Nearest, Network, load
+from localw2.estimators.fields.location_scale import LocationScale
+from localw2.estimators.fields.representation import Components
+from localw2.storage.model_file import Stored, read, write
+
+T = np.linspace(0, 1, 30)
+SHAPES = np.stack([np.sin(np.pi * T), np.sin(2 * np.pi * T), np.cos(np.pi * T)])
+
+
+def make_fields(n, seed, x=None):
+    """Fields whose mean and spread grow with x, and which have known moments: (x, fields)."""
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(0, 1, (n, 1)) if x is None else x
+    factors = rng.normal(size=(len(x), 3)) * [0.5, 0.3, 0.1]
+    return x, (1 + x**2) * SHAPES[0] + (0.5 + x) * (factors @ SHAPES)
+
+
+def true_moments(x):
+    spread = np.sqrt((np.array([0.5, 0.3, 0.1]) ** 2) @ SHAPES**2)
+    return (1 + x**2) * SHAPES[0], (0.5 + x) * spread
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    x, fields = make_fields(800, 0)
+    return LocalW2FieldRegressor(random_state=0).fit(x, fields)
+
+
+def test_the_stated_error_is_that_of_new_fields():
+    rng = np.random.default_rng(0)
+    basis = rng.normal(size=(25, 60))
+    shares = 0.7 ** np.arange(25)
+
+    def draw(n):
+        return (rng.normal(size=(n, 25)) * shares) @ basis
+
+    found = Components.learn(draw(200), 0.9, 25, 0)
+    new = draw(2000)
+    missed = ((new - found.rebuild(found.scores(new))) ** 2).sum() / ((new - new.mean(0)) ** 2).sum()
+    assert found.error <= 0.1
+    assert missed == pytest.approx(found.error, rel=0.15)
+    assert found.left_out[-2] > 0.1  # one component less would not do
+    np.testing.assert_allclose(found.basis @ found.basis.T, np.eye(len(found.basis)), atol=1e-12)
+    np.testing.assert_allclose((found.remainders**2).sum(1).mean() / new.var(0).sum(), found.error, rtol=0.2)
+
+
+def test_a_mean_and_a_spread_are_found():
+    rng = np.random.default_rng(1)
+    x = rng.uniform(-1, 1, (3000, 2))
+    mean = np.stack([x[:, 0] ** 3, x[:, 1]], 1)
+    scale = np.exp(np.stack([x[:, 0], -x[:, 1]], 1))
+    found, residuals = LocationScale.learn(x, mean + scale * rng.normal(size=(3000, 2)), 0)
+    assert np.sqrt((((found.mean(x) - mean) / scale) ** 2).mean()) < 0.1
+    assert np.abs(found.scale(x) / scale - 1).mean() < 0.05
+    np.testing.assert_allclose(residuals.std(0), 1, atol=0.05)
+    far = np.array([[50.0, 0.0]])  # a polynomial of degree 3 would be at 125 000
+    assert np.abs(found.mean(far)).max() < 5
+
+
+def test_moments_and_dependence_on_the_grid(fitted):
+    x = np.array([[0.1], [0.5], [0.9]])
+    mean, std = fitted.predict(x, return_std=True)
+    true_mean, true_std = true_moments(x)
+    assert np.linalg.norm(mean - true_mean) / np.linalg.norm(true_mean) < 0.05
+    inside = slice(1, -1)
+    assert np.abs(std[:, inside] / true_std[:, inside] - 1).mean() < 0.1
+    draws = fitted.sample(np.repeat(x[1:2], 4000, 0), random_state=0)[0]
+    np.testing.assert_allclose(draws.std(0)[inside], std[1, inside], rtol=0.06)
+    _, truth = make_fields(0, 5, np.full((4000, 1), 0.5))
+    places = [5, 15, 24]  # balls of some hundred rows tell a correlation to .08
+    np.testing.assert_allclose(np.corrcoef(draws[:, places].T), np.corrcoef(truth[:, places].T), atol=0.2)
+
+
+def test_a_simultaneous_band_holds_whole_fields_and_a_pointwise_one_points():
+    x, fields = make_fields(1000, 2)
+    model = LocalW2FieldRegressor(calibrate=True, random_state=0).fit(x, fields)
+    new_x, new = make_fields(400, 3)
+
+    def inside(lower, upper):
+        return (lower <= new) & (new <= upper)
+
+    whole = inside(*model.predict_band(new_x, 0.9)).all(1).mean()
+    assert abs(whole - 0.9) < 3 * np.sqrt(0.09 / 400 + 0.09 / 200)
+    each = inside(*model.predict_band(new_x, 0.9, simultaneous=False))
+    assert abs(each.mean() - 0.9) < 0.05
+    assert each.all(1).mean() < 0.85  # so that a pointwise band is no simultaneous one
+    quantiles = model.predict_quantiles(new_x[:2], [0.05, 0.95])
+    pointwise = model.predict_band(new_x[:2], 0.9, simultaneous=False)
+    np.testing.assert_allclose(quantiles, pointwise, rtol=1e-9, atol=1e-12)
+    with pytest.warns(UserWarning, match="too few"):
+        model.predict_band(new_x[:1], 0.999)
+
+
+def test_curves_at_points_of_their_own_vary_as_much_as_curves_do():
+    rng = np.random.default_rng(4)
+    x, fields = make_fields(500, 4)
+    points = [np.sort(rng.uniform(0, 1, rng.integers(3, 9))) for _ in x]
+    values = [
+        np.interp(t, T, field) + rng.normal(0, 0.1, len(t)) for t, field in zip(points, fields, strict=True)
+    ]
+    model = LocalW2FieldRegressor(grid=T[3:-3], random_state=0).fit(x, values, points)
+    assert model.noise_ == pytest.approx(0.1, rel=0.15)
+    at = np.array([[0.2], [0.8]])
+    mean, std = model.predict(at, return_std=True)
+    true_mean, true_std = (part[:, 3:-3] for part in true_moments(at))
+    assert np.linalg.norm(mean - true_mean) / np.linalg.norm(true_mean) < 0.1
+    assert np.abs(std / true_std - 1).mean() < 0.15
+    assert 0.01 < model.left_out_ < 0.4  # measurement errors are a part of it
+
+
+def test_images_tables_and_networks(tmp_path):
+    rng = np.random.default_rng(5)
+    frame = pd.DataFrame({"kind": rng.choice(["a", "b"], 120), "size": rng.normal(size=120)})
+    frame.loc[3, "size"] = np.nan
+    level = np.where(frame["kind"] == "a", 1.0, 3.0) + rng.normal(0, 0.1, 120)
+    images = level[:, None, None] * np.outer(np.arange(1, 5), np.arange(1, 4))
+    law = LocalW2Regressor(Network.with_noise(epochs=3), delta=Nearest(20), base=None)
+    model = LocalW2FieldRegressor(law, random_state=0).fit(frame, images)
+    assert model.n_components_ == 1
+    assert model.sample(frame[:5], 2, random_state=0).shape == (2, 5, 4, 3)
+    mean = model.predict(pd.DataFrame({"kind": ["a", "b"], "size": [0.0, 0.0]}))
+    np.testing.assert_allclose(mean[1].mean() / mean[0].mean(), 3, rtol=0.1)
+    assert model.score(frame, images) > 0.9
+    with pytest.warns(UserWarning, match="regressor"):
+        model.save(tmp_path / "model")
+    loaded = load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict(frame), model.predict(frame))
+
+
+def test_files_come_back_bit_for_bit_and_damaged_ones_are_refused(tmp_path, fitted):
+    fitted.save(tmp_path / "model")
+    loaded = load(tmp_path / "model")
+    x = np.array([[0.3], [0.7]])
+    for name, arguments in (("predict", {"return_std": True}), ("predict_band", {})):
+        again, before = (getattr(model, name)(x, **arguments) for model in (loaded, fitted))
+        np.testing.assert_array_equal(again, before)
+    np.testing.assert_array_equal(loaded.sample(x, 3, random_state=1), fitted.sample(x, 3, random_state=1))
+    assert vars(loaded).keys() == vars(fitted).keys()
+    stored = read(tmp_path / "model")
+    for change in ({"basis": stored.tensors["basis"][:, :-1]}, {"mean": stored.tensors["mean"] * np.nan}):
+        write(
+            tmp_path / "bad", Stored(stored.kind, stored.settings, stored.tensors | change, stored.regressors)
+        )
+        with pytest.raises(ValueError, match="cannot be used"):
+            load(tmp_path / "bad")
+
+
+def test_misuse_is_named(fitted):
+    x = np.zeros((20, 1))
+    with pytest.raises(ValueError, match="points"):
+        LocalW2FieldRegressor().fit(x, np.full((20, 4), np.nan))
+    with pytest.raises(ValueError, match="shape"):
+        LocalW2FieldRegressor().fit(x, np.zeros(20))
+    with pytest.raises(ValueError, match="curve 0"):
+        LocalW2FieldRegressor().fit(x, [np.zeros(2)] * 20, [np.zeros(3)] * 20)
+    with pytest.raises(ValueError, match="regressor"):
+        LocalW2FieldRegressor(regressor="balls").fit(x, np.zeros((20, 4)))
+    with pytest.raises(ValueError, match="grid"):
+        LocalW2FieldRegressor(grid=[0.0, 1.0]).fit(x, np.zeros((20, 4)))
+    with pytest.raises(ValueError, match="Y has shape"):
+        fitted.score(x, np.zeros((20, 4)))
+    rng = np.random.default_rng(0)
+    model = LocalW2FieldRegressor(max_components=2, random_state=0)
+    with pytest.warns(UserWarning, match="components leave"):
+        model.fit(rng.normal(size=(60, 1)), rng.normal(size=(60, 10)))
+    assert model.left_out_ > 0.5
