@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import tomllib
 import warnings
 from pathlib import Path
 
@@ -22,10 +23,12 @@ extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.viewcode",
+    "sphinx_copybutton",
     "sphinx_design",
     "sphinx_gallery.gen_gallery",
     "mathml",
     "command_line",
+    "description",
     "docstrings",
     "repository_links",
 ]
@@ -63,6 +66,15 @@ autodoc_typehints_format = "short"
 autodoc_class_signature = "mixed"
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88
+# The right sidebar has room for names, not for the modules before them.
+toc_object_entries_show_parents = "hide"
+
+# Copy buttons take the code without prompts and output.
+copybutton_prompt_text = r">>> |\.\.\. |\$ |In \[\d*\]: "
+copybutton_prompt_is_regexp = True
+copybutton_selector = ", ".join(
+    f"div.highlight-{kind} pre" for kind in ("python", "ipython3", "console", "text", "Python")
+)
 
 # Gallery
 sphinx_gallery_conf = {
@@ -85,30 +97,42 @@ sphinx_gallery_conf = {
 
 # Looks
 html_theme = "pydata_sphinx_theme"
-html_title = "localw2"
+html_title = f"localw2 {release}"
 html_static_path = ["_static"]
 html_css_files = ["localw2.css"]
 html_favicon = "_static/favicon.svg"
 html_extra_path = ["../llms.txt"]
-html_show_sourcelink = False
-html_copy_source = False
+html_show_sourcelink = True
+html_copy_source = True
+html_sourcelink_suffix = ".txt"
 html_math_renderer = "mathml"
 html_theme_options = {
     "logo": {"text": "localw2", "image_light": "_static/logo.svg", "image_dark": "_static/logo.svg"},
     "navbar_align": "left",
-    "navbar_end": ["theme-switcher"],
-    "header_links_before_dropdown": 8,
+    "navbar_end": ["version", "theme-switcher"],
+    "header_links_before_dropdown": 6,
     "show_nav_level": 2,
     "navigation_with_keys": False,
     "back_to_top_button": True,
-    "secondary_sidebar_items": {"**": ["page-toc"], "index": []},
+    "secondary_sidebar_items": {"**": ["page-toc", "sourcelink"], "index": []},
     "footer_start": ["copyright"],
     "footer_center": [],
     "footer_end": [],
     "pygments_light_style": "tango",
     "pygments_dark_style": "monokai",
 }
-html_sidebars = {"index": [], "changelog": [], "start": [], "comparisons": []}
+# Links to the repository, and to edit a page there, as soon as pyproject.toml says where it is.
+repository = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"].get("urls", {}).get("Repository")
+if repository is not None:
+    owner, name = repository.rstrip("/").rsplit("/", 2)[1:]
+    html_context = {"github_user": owner, "github_repo": name, "github_version": "main", "doc_path": "docs"}
+    html_theme_options["use_edit_page_button"] = True
+    html_theme_options["secondary_sidebar_items"]["**"].append("edit-this-page")
+    html_theme_options["icon_links"] = [
+        {"name": "Repository", "url": repository, "icon": "fa-brands fa-github"}
+    ]
+    html_theme_options["navbar_end"].append("navbar-icon-links")
+html_sidebars = {"index": [], "changelog": [], "start": [], "faq": [], "glossary": []}
 
 # Gallery scripts run inside Sphinx; their warnings are not those of the build.
 warnings.filterwarnings("default", category=DeprecationWarning)

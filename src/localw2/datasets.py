@@ -1,13 +1,15 @@
-"""Problems with known truth: data to learn from, and exact laws or moments to compare with.
+"""A real table, and problems with known truth: data, and exact laws or moments to compare with.
 
-``Linear``, ``Nonlinear`` and ``FourStates`` are the paper's. ``ZOO`` has laws of all shapes: several modes,
-skew, noise that grows, dependence between outputs.
+``load_penguins`` reads a small table with categories and missing values. ``Linear``, ``Nonlinear`` and
+``FourStates`` are the paper's. ``ZOO`` has laws of all shapes: several modes, skew, noise that grows,
+dependence between outputs.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any, final
 
 import numpy as np
@@ -15,6 +17,25 @@ from scipy import stats
 from scipy.linalg import expm
 
 from localw2._validation import Array, as_rows, check_count
+
+
+def load_penguins() -> tuple[Any, Any]:
+    """342 penguins of three species: a frame of seven columns, and the body mass in grams.
+
+    ``species``, ``island`` and ``sex`` are categorical, the sizes of bill and flipper are in mm, and the sex
+    of nine penguins is missing. Two penguins without a mass are left out. The data are those of Gorman,
+    Williams and Fraser (2014) as published in the R package palmerpenguins (Horst, Hill and Gorman, 2020;
+    CC0).
+
+    >>> X, mass = load_penguins()
+    >>> X.shape, int(X["sex"].isna().sum()), float(mass.mean().round())
+    ((342, 7), 9, 4202.0)
+    """
+    import pandas as pd
+
+    with (files("localw2") / "data" / "penguins.csv").open(encoding="utf-8") as file:
+        table = pd.read_csv(file).dropna(subset="body_mass_g").reset_index(drop=True)
+    return table.drop(columns="body_mass_g"), table["body_mass_g"]
 
 
 @dataclass(frozen=True)
