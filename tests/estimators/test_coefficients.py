@@ -11,12 +11,14 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from localw2 import Euclidean, Mahalanobis, Neighborhoods, Objective, SquaredW2, Weighted, local_w2
 from localw2.datasets import Linear
+from localw2.estimators.coefficients import gaussian
 from localw2.estimators.coefficients import regressor as coefficients
 from localw2.estimators.coefficients.gaussian import (
     CoefficientLaw,
     Frame,
     _likelihood_of_variance,
     _w2_of_variance,
+    draw_noise,
     free_entries,
     gather_residuals,
     regress_squares,
@@ -442,6 +444,18 @@ def test_residuals_come_from_rows_that_are_alike():
     np.testing.assert_allclose(found.std(1), 1)
     assert max(len(np.unique(row.round(6))) for row in found[:200]) == 2
     assert min(len(np.unique(row.round(6))) for row in found[200:]) > 100
+
+
+def test_noise_of_a_long_table_is_drawn_in_parts(monkeypatch):
+    x, y = drawn(TRUTH[0], np.diag(TRUTH[1] ** 2), 250, 0)
+    law, design = CoefficientLaw(*TRUTH[:1], np.diag(TRUTH[1] ** 2)), np.column_stack([np.ones(250), x])
+    levels = np.random.default_rng(0).random((5, 250))
+    whole = draw_noise(design, y, law, levels)
+    for level, found in zip(levels, whole, strict=True):
+        residuals = np.sort(gather_residuals(design, y, law), axis=1)
+        np.testing.assert_array_equal(found, residuals[np.arange(250), (120 * level).astype(int)])
+    monkeypatch.setattr(gaussian, "PART", 64)
+    np.testing.assert_array_equal(draw_noise(design, y, law, levels), whole)
 
 
 def test_residuals_of_rows_without_spread():

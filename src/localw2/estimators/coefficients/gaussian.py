@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import final
 
@@ -29,6 +29,8 @@ VARIANCE_FLOOR = 1e-8
 # Rows whose residuals may stand for each other's: with fewer, tails are cut (each row's are standardised);
 # with all, coefficients of unlike laws lend each other their shapes.
 ALIKE = 120
+# Rows whose residuals are gathered at a time.
+PART = 20_000
 
 Slope = Callable[[Array], tuple[float, Array]]
 
@@ -172,24 +174,44 @@ def gather_residuals(design: Array, y: Array, law: CoefficientLaw, weights: Arra
     each row of the result has mean 0 and variance 1. Rows where the law has next to no spread lend none, and
     rows with weights are there as often as these say.
     """
+    return np.concatenate(list(_gather_in_parts(design, y, law, weights)))
+
+
+def draw_noise(
+    design: Array, y: Array, law: CoefficientLaw, levels: Array, weights: Array | None = None
+) -> Array:
+    """Noise of variance 1 with the shape of the residuals of rows alike: their quantiles at levels (S, N)."""
+    noise, first = np.empty_like(levels), 0
+    for residuals in _gather_in_parts(design, y, law, weights):
+        part = slice(first, first + len(residuals))
+        places = (levels[:, part] * residuals.shape[1]).astype(int)
+        noise[:, part] = np.take_along_axis(np.sort(residuals, axis=1), places.T, 1).T
+        first = part.stop
+    return noise
+
+
+def _gather_in_parts(design: Array, y: Array, law: CoefficientLaw, weights: Array | None) -> Iterator[Array]:
+    """What ``gather_residuals`` gives, ``PART`` rows at a time: all of a long table need much memory."""
     residual, variance = y - design @ law.mean, law.variance(design)
     lends = variance > SCALE_FLOOR**2 * variance.mean()
     if not lends.any():
-        return np.zeros((len(y), 1))
+        yield np.zeros((len(y), 1))
+        return
     std = np.sqrt(np.where(variance > 0, variance, 1.0))
     of_lenders = None if weights is None else weights[lends]
     own = residual[lends] / std[lends] / np.sqrt(_kept_variance(design[lends] / std[lends, None], of_lenders))
     lengths, axes = np.linalg.eigh(law.covariance)
     shares = design @ (axes * np.sqrt(np.maximum(lengths, 0))) / std[:, None]
-    _, near = cKDTree(shares[lends]).query(shares, min(ALIKE, int(lends.sum())))
-    near = near.reshape(len(y), -1)
-    if of_lenders is not None:
-        near = np.take_along_axis(near, _spread_evenly(of_lenders[near]), 1)
-    found = own[near]
-    found -= found.mean(1, keepdims=True)
-    size = found.std(1, keepdims=True)
-    gathered: Array = found / np.where(size > 0, size, 1.0)
-    return gathered
+    tree, count = cKDTree(shares[lends]), min(ALIKE, int(lends.sum()))
+    for first in range(0, len(y), PART):
+        here = shares[first : first + PART]
+        near = tree.query(here, count)[1].reshape(len(here), -1)
+        if of_lenders is not None:
+            near = np.take_along_axis(near, _spread_evenly(of_lenders[near]), 1)
+        found = own[near]
+        found -= found.mean(1, keepdims=True)
+        size = found.std(1, keepdims=True)
+        yield found / np.where(size > 0, size, 1.0)
 
 
 def _spread_evenly(weights: Array) -> Array:
@@ -327,13 +349,11 @@ def match_balls(
     law that is ``near``, as in a bootstrap, one round is enough.
     """
     factor = frame.start() if near is None else frame.start_at(near)
-    rows = np.arange(len(frame.y))
     for _ in range(ROUNDS if near is None else 1):
         variance = np.maximum(frame.variance(factor), SCALE_FLOOR**2)
         scale = np.sqrt(variance)
         law = CoefficientLaw(frame.regress(variance), factor @ factor.T)
-        residuals = np.sort(gather_residuals(frame.design, frame.y, law, frame.weights), axis=1)
-        noise = torch.from_numpy(residuals[rows, (levels * residuals.shape[1]).astype(int)])
+        noise = torch.from_numpy(draw_noise(frame.design, frame.y, law, levels, frame.weights))
         center = frame.design @ frame.regress(variance)
         # The mean has seen these rows: row i keeps only 1 - h_i of its variance, h the leverage.
         kept = _kept_variance(frame.design / scale[:, None], frame.weights)
