@@ -31,6 +31,7 @@ extensions = [
     "description",
     "docstrings",
     "repository_links",
+    "trim_code",
 ]
 # Both myst-nb and sphinx-gallery claim notebooks.
 exclude_patterns = ["_*", "gallery/*.ipynb", "gallery/*.py", "gallery/*.json", "**/README.md"]
