@@ -1,6 +1,7 @@
 """The built pages in a real browser: nothing overflows, every picture is there, everybody can read them.
 
-Accessibility is judged by axe-core: contrast, texts for pictures, the order of headings, names of links and more.
+Accessibility is judged by axe-core: contrast, texts for pictures, the order of headings, names of links and
+more.
 """
 
 import importlib.util
