@@ -26,11 +26,13 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
     "sphinx_gallery.gen_gallery",
+    "accessibility",
     "mathml",
     "command_line",
     "description",
     "docstrings",
     "repository_links",
+    "trim_code",
 ]
 # Both myst-nb and sphinx-gallery claim notebooks.
 exclude_patterns = ["_*", "gallery/*.ipynb", "gallery/*.py", "gallery/*.json", "**/README.md"]
@@ -118,8 +120,8 @@ html_theme_options = {
     "footer_start": ["copyright"],
     "footer_center": [],
     "footer_end": [],
-    "pygments_light_style": "tango",
-    "pygments_dark_style": "monokai",
+    "pygments_light_style": "a11y-high-contrast-light",
+    "pygments_dark_style": "a11y-high-contrast-dark",
 }
 # Links to the repository, and to edit a page there, as soon as pyproject.toml says where it is.
 repository = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"].get("urls", {}).get("Repository")

@@ -78,9 +78,7 @@ def draw_geyser(ax: Any) -> None:
     )
     ax.set_title("Two modes: eruptions are short or long", fontsize=10.5)
     chance = law.sf(3.0)[[int(np.abs(waiting - at).argmin()) for at in (60, 80)]]
-    print(
-        f"geyser: P(longer than 3 minutes) is {chance[0]:.2f} after 60 minutes, {chance[1]:.2f} after 80"
-    )
+    print(f"geyser: P(longer than 3 minutes) is {chance[0]:.2f} after 60 minutes, {chance[1]:.2f} after 80")
 
 
 def draw_theophylline(ax: Any) -> None:

@@ -11,7 +11,9 @@ from sphinx.application import Sphinx
 LONGEST = 200
 
 
-def describe(app: Sphinx, page: str, template: str, context: dict[str, Any], tree: nodes.document | None) -> None:
+def describe(
+    app: Sphinx, page: str, template: str, context: dict[str, Any], tree: nodes.document | None
+) -> None:
     """Add the meta tag."""
     tags = context.get("metatags", "")
     if tree is None or 'name="description"' in tags:
@@ -20,7 +22,9 @@ def describe(app: Sphinx, page: str, template: str, context: dict[str, Any], tre
         text = " ".join(paragraph.astext().split())
         if len(text) > 30:
             short = text if len(text) <= LONGEST else text[:LONGEST].rsplit(" ", 1)[0] + " …"
-            context["metatags"] = f'{tags}\n<meta name="description" content="{html.escape(short, quote=True)}" />'
+            context["metatags"] = (
+                f'{tags}\n<meta name="description" content="{html.escape(short, quote=True)}" />'
+            )
             return
 
 

@@ -19,12 +19,18 @@ from sphinx.application import Sphinx
 
 FONT = "stix-two-math.woff"
 SCRIPT = re.compile(r'<mi mathvariant="script">([A-Z])</mi>')
+# Fonts draw primes at their height already: as superscripts they would fly away.
+PRIME = re.compile(r"<msup>((?:(?!<msup>).)*?)<mi>(&#x0203[2-4];)</mi></msup>")
+DOT = "<mo>&#x002D9;</mo></mover>"
 FORMULA = re.compile(r"<math .*?</math>", re.S)
 
 
 def mathml(latex: str, display: bool) -> str:
     """The formula as a <math> element, with its source as annotation for copying."""
     found = SCRIPT.sub(_script, convert(latex, display="block" if display else "inline"))
+    found = PRIME.sub(r'<mrow>\1<mo lspace="0" rspace="0">\2</mo></mrow>', found)
+    found = re.sub(rf"<mover>((?:(?!<mover>).)*?){re.escape(DOT)}", rf'<mover accent="true">\1{DOT}', found)
+    found = found.replace("<mo>&#x0005E;</mo></mover>", "<mo>&#x002C6;</mo></mover>")
     return found.replace("<math ", f'<math alttext="{html.escape(latex, quote=True)}" ', 1)
 
 

@@ -241,7 +241,7 @@ def test_skill_against_a_gaussian_base_rate():
     assert abs(found.score - 1 / np.sqrt(np.pi)) < 4 * 0.4 / np.sqrt(4000)
     assert abs(found.skill - (1 - 1 / np.sqrt(5))) < 4 * found.skill_error
     assert 0.002 < found.skill_error < 0.02
-    assert "other rows of y" in found.verdict[1]
+    assert "distribution of all y" in found.verdict[1]
     y_train = np.sqrt(5) * rng.normal(size=3000)
     trained = diagnose(x, y, draws, y_train=y_train, random_state=0)
     assert "y_train" in trained.base

@@ -70,6 +70,12 @@ def test_every_python_block_can_be_run():
         ("weights", "Can I use sample weights?"),  # ngboost 50
         ("explain", "How do I score distributions by CRPS, and search a grid by it?"),  # sktime 3943
         ("explain", "How do I explain the distribution, and which columns drive the spread?"),  # ngboost 186
+        ("prediction-interval", "How do I get a prediction interval for any scikit-learn regressor?"),
+        ("scikit-learn", "How do I use it with scikit-learn: Pipeline, GridSearchCV, cross_val_score?"),
+        ("is-it-right", "How do I know whether my generative model is right?"),
+        ("batched-ot", "How do I compute many exact optimal transport problems at once?"),
+        ("own-times", "How do I fit trajectories that each have their own times?"),
+        ("trajectory-parameters", "How do I estimate per-trajectory parameters without a prior?"),
     ],
 )
 def test_what_people_ask_of_others_is_a_title_with_code_below(page, question):
@@ -182,8 +188,20 @@ def test_formulas_are_drawn_and_pages_hide_no_machine(built):
 @pytest.mark.docs
 def test_search_finds_what_people_look_for():
     index = (BUILT / "searchindex.js").read_text()
-    titles = json.loads(index[index.index("{") : index.rindex("}") + 1])["titles"]
-    assert {"Choose a loss", "An ODE with random parameters", "File formats"} <= set(titles)
+    found = json.loads(index[index.index("{") : index.rindex("}") + 1])
+    assert {"Choose a loss", "An ODE with random parameters", "File formats"} <= set(found["titles"])
+    words = {**found["terms"], **found["titleterms"]}  # by their stems
+    for word in (
+        "cdf",
+        "gridsearchcv",
+        "bimod",
+        "sample_weight",
+        "miss",
+        "categor",
+        "quantil",
+        "heteroscedast",
+    ):
+        assert word in words, word
     names = zlib.decompress((BUILT / "objects.inv").read_bytes().split(b"zlib.\n", 1)[1]).decode()
     assert set(localw2.__all__) <= {line.split()[0].rpartition(".")[2] for line in names.splitlines()}
 

@@ -379,13 +379,13 @@ def measure_skill(
             score[rows] = energy_score(part, samples[:JOINT_DRAWS, rows] / scale)
         if len(others) > 1:  # for one output this is the CRPS
             base[rows] = energy_score(part, pool[others] / scale)
-    source = "the other rows of y" if y_train is None else "y_train"
+    source = "all y" if y_train is None else "y_train"
     known = bool(base.mean() > 0)
     ratio = float(score.mean() / base.mean()) if known else math.nan
     error = float((score - ratio * base).std(ddof=1) / base.mean() / math.sqrt(n)) if known else math.nan
     return {
         "score": float(score.mean()),
-        "base": f"a forecast that ignores x and draws from {source}",
+        "base": f"a baseline that ignores the inputs and predicts the distribution of {source}",
         "base_score": float(base.mean()),
         "skill": 1 - ratio,
         "skill_error": error,

@@ -216,8 +216,8 @@ class Diagnosis:
         if not math.isfinite(self.skill):
             return []
         score = "CRPS" if self.n_outputs == 1 else "energy score"
-        side = "below" if self.skill >= 0 else "above"
-        line = f"The {score} is {100 * abs(self.skill):.0f} % {side} that of {self.base}"
+        side = "lower" if self.skill >= 0 else "higher"
+        line = f"The {score} is {100 * abs(self.skill):.0f} % {side} than that of {self.base}"
         doubt = "" if self.skill > 2 * self.skill_error else ", not a clear improvement"
         return [f"{line} (+- {100 * self.skill_error:.2g} %{doubt})."]
 
