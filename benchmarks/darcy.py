@@ -197,6 +197,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--realizations", type=int, default=2000, help="at test nodes (default 2000)")
     parser.add_argument("--shared", action="store_true", help="one realization for all rows of a window")
     parser.add_argument("--length", type=float, default=0.1)
@@ -204,7 +205,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     found = []
-    for seed in range(options.seeds):
+    for seed in range(options.first, options.first + options.seeds):
         medium = {"length": options.length, "smoothness": options.smoothness}
         found.append(run(seed, options.realizations, options.shared, **medium))
         print(json.dumps(found[-1]), flush=True)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from localw2.estimators.dynamics.sde import LocalW2SDE
     from localw2.estimators.fields.regressor import LocalW2FieldRegressor
     from localw2.estimators.files import load, save
+    from localw2.estimators.mixed.regressor import LocalW2MixedRegressor
     from localw2.estimators.regression.ball_law import BallLaw
     from localw2.estimators.regression.network import Network
     from localw2.estimators.regression.regressor import LocalW2Regressor
@@ -74,6 +75,7 @@ __all__ = [
     "IndividualPredictions",
     "LazyNeighborhoods",
     "LocalW2FieldRegressor",
+    "LocalW2MixedRegressor",
     "LocalW2ODE",
     "LocalW2Regressor",
     "LocalW2SDE",
@@ -145,6 +147,7 @@ _HOMES = {
     "estimators.dynamics.sde": "LocalW2SDE",
     "estimators.fields.regressor": "LocalW2FieldRegressor",
     "estimators.files": "load save",
+    "estimators.mixed.regressor": "LocalW2MixedRegressor",
     "estimators.regression.regressor": "LocalW2Regressor",
     "estimators.regression.network": "Network",
     "estimators.regression.ball_law": "BallLaw",

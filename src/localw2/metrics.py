@@ -570,3 +570,53 @@ def _interval(lower: Any, upper: Any) -> tuple[Array, Array]:
             "such intervals are empty. Swap the arguments, or sort quantiles that cross."
         )
     return lower, upper
+
+
+def log_loss(codes: Any, probabilities: Any) -> float:
+    """Minus the mean log probability of classes ``codes`` (N,), places in the columns of (N, K).
+
+    >>> log_loss([0, 1], [[0.5, 0.5], [0.5, 0.5]]).__round__(4)
+    0.6931
+    """
+    chosen, table = _classes(codes, probabilities)
+    return -float(np.log(np.maximum(table[np.arange(len(chosen)), chosen], 1e-15)).mean())
+
+
+def brier_score(codes: Any, probabilities: Any) -> float:
+    """The mean squared distance of probabilities (N, K) from the classes that came, 0 to 2.
+
+    >>> brier_score([0, 1], [[1.0, 0.0], [0.5, 0.5]])
+    0.25
+    """
+    chosen, table = _classes(codes, probabilities)
+    return float(((table - np.eye(table.shape[1])[chosen]) ** 2).sum(1).mean())
+
+
+def calibration_error(codes: Any, probabilities: Any, n_bins: int = 10) -> float:
+    """The expected calibration error: how far shares of classes are from their probabilities, bin by bin.
+
+    The probabilities of each class are put in ``n_bins`` bins of equally many rows, and the distance between
+    their mean and the share of rows with that class is averaged over bins and classes. By chance it is not 0.
+
+    >>> calibration_error([0, 0, 0, 1], [[0.75, 0.25]] * 4, n_bins=1)
+    0.0
+    """
+    chosen, table = _classes(codes, probabilities)
+    gaps = []
+    for k, column in enumerate(table.T):
+        order = np.argsort(column, kind="stable")
+        for rows in np.array_split(order, min(n_bins, len(order))):
+            gaps.append(len(rows) * abs(float(column[rows].mean()) - float((chosen[rows] == k).mean())))
+    return float(np.sum(gaps) / table.size)
+
+
+def _classes(codes: Any, probabilities: Any) -> tuple[Array, Array]:
+    table, chosen = as_array(probabilities, "probabilities"), np.asarray(codes)
+    if table.ndim != 2 or chosen.shape != table.shape[:1] or chosen.dtype.kind not in "iu":
+        raise ValueError(
+            f"codes {chosen.dtype} {chosen.shape} and probabilities {table.shape} do not fit; expected whole "
+            "numbers (N,) and (N, K)."
+        )
+    if len(chosen) and not 0 <= chosen.min() <= chosen.max() < table.shape[1]:
+        raise ValueError(f"codes must be from 0 to {table.shape[1] - 1}, the columns of probabilities.")
+    return chosen, table

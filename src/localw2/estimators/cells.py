@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date, timedelta
 from typing import Any
 
@@ -234,3 +234,38 @@ def _text(value: Any) -> str:
         return str(int(value))
     whole = isinstance(value, float | np.floating) and float(value).is_integer()
     return str(int(value)) if whole else str(value)
+
+
+def find_words(y: Any) -> str | None:
+    """The name of a target that holds text which is no number; None if none does."""
+    frame = hasattr(y, "columns") and hasattr(y, "iloc")
+    columns = [y.iloc[:, j] for j in range(y.shape[1])] if frame else [y]
+    for column in columns:
+        dtype = getattr(column, "dtype", None)
+        words = str(dtype) in ("category", "str", "string") or getattr(dtype, "kind", None) in ("O", "U", "T")
+        if not words or getattr(column, "ndim", 1) != 1:
+            continue
+        first = next((value for value in column if isinstance(value, str)), None)
+        if first is not None and not _is_numeric(first):
+            return repr(column.name) if isinstance(getattr(column, "name", None), str) else "y"
+    return None
+
+
+def _is_numeric(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
+def make_frame(columns: Mapping[str, Array], shape: tuple[int, int] | None = None) -> Any:
+    """A frame of pandas; with a shape (S, N) its index counts draws and rows."""
+    import pandas as pd
+
+    index = (
+        None
+        if shape is None
+        else pd.MultiIndex.from_product([range(n) for n in shape], names=["draw", "row"])
+    )
+    return pd.DataFrame(dict(columns), index=index)

@@ -15,6 +15,7 @@ from localw2.storage.model_file import Stored, read, write
 _KINDS = {
     "LocalW2Regressor": "regression.regressor",
     "LocalW2FieldRegressor": "fields.regressor",
+    "LocalW2MixedRegressor": "mixed.regressor",
     "RandomCoefficientRegressor": "coefficients.regressor",
     "LocalW2ODE": "dynamics.ode",
     "LocalW2SDE": "dynamics.sde",

@@ -306,6 +306,11 @@ def read_table(
             f"{target} holds dates or durations, and a target must be numeric. Turn it into numbers in a "
             "unit of your choice, such as days since some day."
         )
+    if word := cells.find_words(y):
+        raise ValueError(
+            f"{word} is not numeric. LocalW2MixedRegressor learns the joint distribution of numbers and "
+            "categories; turn a number that is written as text into one."
+        )
     X, y = cells.as_pandas(_fill_mask(X)), _fill_mask(y)
     if known is None:  # otherwise it was said of all rows
         cells.warn_of_missing_in_r(X, "X", stacklevel=3)

@@ -16,7 +16,8 @@ import numpy as np
 from scipy.interpolate import BSpline
 
 from localw2._validation import Array, as_array
-from localw2.estimators.fields.location_scale import Powers, fit_spread, list_degrees, to_variances
+from localw2.estimators.fields.location_scale import fit_spread, to_variances
+from localw2.estimators.powers import Powers, list_degrees
 
 _MOST_SPLINES, _FEWEST_SPLINES, _DEGREE = 14, 4, 3
 _STEPS, _ENOUGH = 200, 1e-4

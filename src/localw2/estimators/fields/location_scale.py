@@ -3,67 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import combinations_with_replacement
-from math import comb
 from typing import final
 
 import numpy as np
 
 from localw2._validation import Array
+from localw2.estimators.powers import Powers, list_degrees
 
-_HIGHEST = 6  # degree that is tried
-_MOST_TERMS, _ROWS_PER_TERM = 250, 20
 _FOLDS, _PURPOSE = 5, 31
 _RIDGE = 1e-6  # of the mean: only against columns that depend on each other
 _SPREAD_RIDGE = 1e-3  # of the logarithm of the spread, in units of a row
 _STEPS, _SMALL = 50, 1e-9
 _WIDEST = 30.0  # logarithm of a variance, in units of the mean one
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Powers:
-    """All products of at most ``degree`` columns of x, each column moved to [-1, 1] by the rows of the fit.
-
-    Beyond these rows x counts as their nearest end: a polynomial would soon be anywhere.
-
-    >>> Powers.of(np.array([[0.0], [4.0]]), 2).evaluate(np.array([[3.0], [9.0]]))
-    array([[1. , 0.5 , 0.25],
-           [1. , 1. , 1. ]])
-    """
-
-    lower: Array
-    upper: Array
-    degree: int
-
-    @classmethod
-    def of(cls, x: Array, degree: int) -> Powers:
-        """Those of rows x (N, p)."""
-        return cls(x.min(0), x.max(0), degree)
-
-    @property
-    def n_terms(self) -> int:
-        """How many products there are."""
-        return comb(len(self.lower) + self.degree, self.degree)
-
-    def evaluate(self, x: Array) -> Array:
-        """The products at rows x (N, p), (N, n_terms), the constant first."""
-        width = np.where(self.upper > self.lower, self.upper - self.lower, 1.0)
-        z = 2 * (np.clip(x, self.lower, self.upper) - self.lower) / width - 1
-        found = [np.ones(len(z))]
-        for degree in range(1, self.degree + 1):
-            found += [z[:, list(j)].prod(1) for j in combinations_with_replacement(range(z.shape[1]), degree)]
-        return np.stack(found, 1)
-
-
-def list_degrees(n: int, p: int) -> list[int]:
-    """The degrees that n rows of p columns can tell apart.
-
-    >>> list_degrees(2000, 2), list_degrees(300, 10), list_degrees(30, 3)
-    ([0, 1, 2, 3, 4, 5, 6], [0, 1], [0])
-    """
-    most = min(_MOST_TERMS, n // _ROWS_PER_TERM)
-    return [0, *(d for d in range(1, _HIGHEST + 1) if comb(p + d, d) <= most)]
 
 
 @final
@@ -90,9 +41,9 @@ class LocationScale:
             best = min(errors, key=lambda d: errors[d])
             residuals = z - means[best]
             squares = residuals**2 / np.where(unit > 0, unit, 1.0) + _SMALL
-            degree = _choose_spread(x, squares, folds)
-            powers = Powers.of(x, degree)
-            spread = fit_spread(powers.evaluate(x), squares)
+            degrees = _choose_spread(x, squares, folds)
+            powers = Powers.of(x, max(degrees))
+            spread = _average_fits(powers.evaluate(x), squares, [Powers.of(x, d).n_terms for d in degrees])
             total = (to_variances(powers.evaluate(x) @ spread) * unit).sum(1)
             weights = 1 / np.where(total > 0, total, 1.0)
             weights /= weights.mean()
@@ -168,21 +119,40 @@ def fit_spread(features: Array, squares: Array) -> Array:
     return found
 
 
-def _deviance(features: Array, squares: Array, weights: Array) -> Array:
-    """Minus the log-likelihood of each output, a row, (d,), up to constants and a factor 2."""
-    logarithms = np.clip(features @ weights, -_WIDEST, _WIDEST)
-    found: Array = (squares * np.exp(-logarithms) + logarithms).mean(0)
+def _average_fits(features: Array, squares: Array, n_terms: list[int]) -> Array:
+    """The mean of the fits to the first so many features: lower degrees come first in them."""
+    found = np.zeros((features.shape[1], squares.shape[1]))
+    for count in n_terms:
+        found[:count] += fit_spread(features[:, :count], squares) / len(n_terms)
     return found
 
 
-def _choose_spread(x: Array, squares: Array, folds: Array) -> int:
-    """The degree whose variances predict the squares of the rows in other folds best."""
+def _deviance(features: Array, squares: Array, weights: Array) -> Array:
+    """Minus the log-likelihood of each output, a row, (d,), up to constants and a factor 2."""
+    found: Array = _row_deviances(features, squares, weights).mean(0)
+    return found
+
+
+def _row_deviances(features: Array, squares: Array, weights: Array) -> Array:
+    """The same of every row, (N, d)."""
+    logarithms = np.clip(features @ weights, -_WIDEST, _WIDEST)
+    found: Array = squares * np.exp(-logarithms) + logarithms
+    return found
+
+
+def _choose_spread(x: Array, squares: Array, folds: Array) -> list[int]:
+    """The degrees whose variances predict the squares of rows in other folds as well as the best.
+
+    That is within a standard error: rows can hardly tell them apart, and their mean is surer than any.
+    """
     lost = {}
     for degree in list_degrees(*x.shape):
         features = Powers.of(x, degree).evaluate(x)
-        lost[degree] = 0.0
+        lost[degree] = np.empty(len(x))
         for fold in range(folds.max() + 1):
             inside = folds == fold
             weights = fit_spread(features[~inside], squares[~inside])
-            lost[degree] += float(inside.sum() * _deviance(features[inside], squares[inside], weights).sum())
-    return min(lost, key=lambda d: lost[d])
+            lost[degree][inside] = _row_deviances(features[inside], squares[inside], weights).sum(1)
+    best = min(lost, key=lambda d: float(lost[d].mean()))
+    gaps = {d: one - lost[best] for d, one in lost.items()}
+    return [d for d, gap in gaps.items() if gap.mean() <= gap.std() / np.sqrt(len(x))]

@@ -14,8 +14,9 @@ from sklearn.utils.validation import check_is_fitted
 from localw2._validation import Array, as_array, check_count, check_flag, check_probability
 from localw2.estimators import settings, stored_values
 from localw2.estimators.fields.curves import read_curves, smooth_curves
-from localw2.estimators.fields.location_scale import LocationScale, Powers
+from localw2.estimators.fields.location_scale import LocationScale
 from localw2.estimators.fields.representation import Components
+from localw2.estimators.powers import Powers
 from localw2.estimators.regression.regressor import LocalW2Regressor
 from localw2.estimators.tables import Columns, read_rows, read_table
 from localw2.storage.model_file import Stored

@@ -1,0 +1,1 @@
+"""Numbers and categories together as outputs: their joint distribution at every x."""

@@ -1,0 +1,130 @@
+"""From rows of numbers and classes to a mixed law: means, balls, probabilities, a network, their shares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from localw2._validation import Array
+from localw2.balls.neighborhoods import Nearest
+from localw2.estimators.mixed.class_model import ClassModel
+from localw2.estimators.mixed.law import MixedLaw, _points
+from localw2.estimators.regression.ball_law import BallLaw
+from localw2.estimators.regression.network import Network
+from localw2.estimators.regression.pooling import LEAST, pool_weights
+from localw2.estimators.strays import find_strays, warn_of_strays
+
+if TYPE_CHECKING:
+    from localw2.estimators.mixed.coding import OutputCoding
+
+BALLS = (5, 15, 40, 120)  # rows of a ball, at least
+SHARES = np.linspace(0, 1, 11)  # of smooth probabilities, that are tried
+MOST_COMBINATIONS = 60  # of categories, up to which there is a smooth model of them
+FEW_COLUMNS = 2  # in which a network is tried
+_HELD, _MOST_HELD, _DRAWS = 0.2, 3000, 50
+_ROUND, _PURPOSE = 1e-12, 42
+
+
+@final
+@dataclass(frozen=True)
+class MixedRecipe:
+    """The settings of a fit, checked. ``network`` is None, or tried; ``alone`` it is all there is."""
+
+    coding: OutputCoding
+    network: Network | None
+    alone: bool
+    base: Any
+    n_jobs: Any
+    seed: int
+
+
+def learn_mixed(recipe: MixedRecipe, x: Array, numbers: Array, codes: Array) -> MixedLaw:
+    """The joint law of numbers (N, d_n) and codes (N, d_c) at rows x (N, p), which are finite."""
+    n = len(x)
+    order = np.random.default_rng([recipe.seed, _PURPOSE]).permutation(n)
+    held, kept = np.split(order, [min(_MOST_HELD, int(_HELD * n))])
+    tried = _learn(recipe, x[kept], numbers[kept], codes[kept])
+    smooth = _choose_smooth(tried, x[held], codes[held])
+    weight = _weigh_network(replace(tried, smooth=smooth), x[held], numbers[held], codes[held])
+    weight = 1.0 if recipe.alone else weight
+    network = recipe.network if weight > 0 else None
+    found = _learn(replace(recipe, network=network), x, numbers, codes)
+    return replace(found, smooth=smooth, of_network=weight)
+
+
+def _learn(recipe: MixedRecipe, x: Array, numbers: Array, codes: Array) -> MixedLaw:
+    from localw2.estimators.regression.regressor import LocalW2Regressor  # here: chains of imports stay short
+
+    coding = recipe.coding
+    combinations, joint = np.unique(codes, axis=0, return_inverse=True)
+    joint = joint.reshape(-1)
+    center, residuals = None, numbers
+    if numbers.shape[1]:
+        center = LocalW2Regressor(
+            BallLaw(5), recipe.base, n_jobs=recipe.n_jobs, random_state=recipe.seed
+        ).fit(x, numbers)
+        residuals = center.law_.members[0].balls.shown  # type: ignore[attr-defined]
+    points = coding.embed(residuals, codes)
+    laws = [BallLaw(rows, on="outcomes") for rows in BALLS if 2 * rows <= len(x)] or [
+        BallLaw(2, on="outcomes")
+    ]
+    plain: dict[str, Any] = {"base": None, "bounds": None, "values": None, "random_state": recipe.seed}
+    balls = LocalW2Regressor(laws, n_jobs=recipe.n_jobs, **plain).fit(x, points)
+    model = None
+    if codes.shape[1] and len(combinations) <= MOST_COMBINATIONS:
+        model = ClassModel.learn(x, joint, len(combinations), recipe.seed)
+    network = None
+    if recipe.network is not None:
+        network = LocalW2Regressor(recipe.network, delta=Nearest(min(48, len(x))), **plain).fit(x, points)
+    return MixedLaw(coding, combinations, joint, balls, model, 0.0, center, network)
+
+
+def _choose_smooth(law: MixedLaw, x: Array, codes: Array) -> float:
+    """The share of the smooth probabilities with the least log loss on held-out rows."""
+    if law.model is None or not len(x):
+        return 0.0
+    known = (codes[:, None, :] == law.combinations).all(-1)
+    rows = known.any(1)
+    if not rows.any():
+        return 0.0
+    place = known[rows].argmax(1)
+    each = np.arange(len(place))
+    by_balls, smooth = law.probabilities(x[rows])[each, place], law.model.predict(x[rows])[each, place]
+    losses = [-np.log((1 - a) * by_balls + a * smooth + _ROUND).mean() for a in SHARES]
+    return float(SHARES[int(np.argmin(losses))])
+
+
+def _weigh_network(law: MixedLaw, x: Array, numbers: Array, codes: Array) -> float:
+    """The weight of the network in a pool with the balls, by the energy score of points of held-out rows."""
+    if law.network is None or not len(x):
+        return 0.0
+    rng = np.random.default_rng([0, _PURPOSE])
+    own = law.coding.embed(*law.sample(x, _DRAWS, rng))
+    drawn = _points(law.network.sample(x, _DRAWS, random_state=0))
+    others = law.coding.embed(*law._read_points(x, drawn))
+    weight = float(pool_weights([own, others], law.coding.embed(numbers, codes))[1])
+    return weight if weight >= LEAST else 0.0
+
+
+def check_network(law: Any, n_columns: int) -> tuple[Network | None, bool]:
+    """The network that a setting asks for, and whether it is all there is."""
+    # Points are in their own units, in which a mismatch costs what it should: they are not whitened.
+    if isinstance(law, Network):
+        return replace(law, standardize=False), True
+    if law == "network":
+        return Network.with_noise(standardize=False), True
+    if law == "balls":
+        return None, False
+    if law == "auto":
+        return (Network.with_noise(standardize=False) if n_columns <= FEW_COLUMNS else None), False
+    raise ValueError(f"law={law!r} is unknown; give 'auto', 'balls', 'network' or a Network(...).")
+
+
+def leave_out_strays(x: Array, numbers: Array, codes: Array) -> tuple[Array, Array, Array]:
+    """Rows without those whose numbers are so far out that they alone would set every scale."""
+    while len(strays := find_strays(numbers) if numbers.shape[1] else np.empty(0, np.int64)):
+        warn_of_strays(strays, numbers, stacklevel=4)
+        x, numbers, codes = (np.delete(part, strays, axis=0) for part in (x, numbers, codes))
+    return x, numbers, codes

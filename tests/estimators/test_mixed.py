@@ -1,0 +1,160 @@
+"""Numbers and categories together: their coding, the joint law, probabilities, judging, files."""
+
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import mixed
+from localw2 import LocalW2MixedRegressor, LocalW2Regressor, Network, load
+from localw2.estimators.mixed.coding import OutputCoding
+from localw2.metrics import brier_score, calibration_error, energy_score, log_loss
+from localw2.storage.model_file import Stored, read, write
+
+
+@pytest.fixture(scope="module")
+def rows():
+    rng = np.random.default_rng(0)
+    x = mixed.draw_inputs(1500, rng)
+    return x, mixed.draw_outputs(x, rng)
+
+
+@pytest.fixture(scope="module")
+def fitted(rows):
+    return LocalW2MixedRegressor("balls", random_state=0).fit(*rows)
+
+
+def test_both_kinds_weigh_alike(rows):
+    coding, numbers, codes = OutputCoding.learn(rows[1])
+    points = coding.embed(numbers, codes)
+    gaps = points - points[np.random.default_rng(0).permutation(len(points))]
+    starts = np.cumsum([0, 1, 1, 2, 4])
+    each = [(gaps[:, a:b] ** 2).sum(1).mean() for a, b in pairwise(starts)]
+    np.testing.assert_allclose(each, 2, rtol=0.12)
+    again = coding.decode(points + np.random.default_rng(1).uniform(-0.3, 0.3, points.shape))
+    np.testing.assert_array_equal(again[1], codes)  # the nearest vertex
+    np.testing.assert_allclose(coding.decode(points)[0], numbers)
+
+
+def test_the_joint_law_scores_nearly_as_well_as_the_truth(fitted):
+    rng = np.random.default_rng(2)
+    x = mixed.draw_inputs(800, rng)
+    truth = mixed.draw_outputs(x, rng)
+    ideal = np.stack([fitted.encode_outputs(mixed.draw_outputs(x, rng)) for _ in range(100)])
+    best = energy_score(fitted.encode_outputs(truth), ideal).mean()
+    assert -fitted.score(x, truth) / best < 1.04
+
+
+def test_a_class_and_a_number_depend_on_each_other_as_they_should(fitted):
+    at = np.full((3000, 2), 0.3)
+    rng = np.random.default_rng(3)
+    known = mixed.class_gaps(mixed.draw_outputs(np.full((100_000, 2), 0.3), rng))
+    drawn = fitted.sample(at, random_state=0)
+    assert np.abs(mixed.class_gaps(drawn) - known).max() < 0.25
+    apart = drawn.assign(soil=rng.permutation(drawn["soil"].to_numpy()))  # right margins alone
+    assert np.abs(mixed.class_gaps(apart) - known).max() > 0.5
+
+
+def test_probabilities_are_those_of_draws_and_near_the_truth(fitted):
+    x = mixed.draw_inputs(300, np.random.default_rng(4))
+    found = fitted.predict_proba(x)
+    assert list(found) == ["wet", "soil"]
+    np.testing.assert_allclose(found["soil"].sum(1), 1)
+    assert np.abs(found["soil"] - mixed.true_soil(x)).mean() < 0.04
+    assert np.abs(found["wet"][:, 1] - mixed.wet_probability(x)).mean() < 0.06
+    draws = fitted.sample(x[:1], 4000, random_state=0)
+    shares = [(draws["soil"] == word).mean() for word in mixed.WORDS]
+    np.testing.assert_allclose(shares, found["soil"][0], atol=4 * np.sqrt(0.25 / 4000))
+    laws = fitted.predict_distribution(x[:5])
+    assert list(laws) == ["depth", "yield", "wet", "soil"]
+    np.testing.assert_array_equal(laws["soil"].pmf("peat"), found["soil"][:5, 2])
+    np.testing.assert_allclose(laws["depth"].mean(), fitted.predict(x[:5])["depth"], rtol=1e-9)
+    alone = fitted.predict_proba(x[3:4])["soil"]
+    np.testing.assert_allclose(alone, found["soil"][3:4])  # whatever rows come with it
+
+
+def test_one_category_alone_is_a_classifier(rows):
+    x, Y = rows
+    model = LocalW2MixedRegressor("balls", random_state=0).fit(x, Y["soil"].to_numpy())
+    test = mixed.draw_inputs(2000, np.random.default_rng(5))
+    codes = np.searchsorted(mixed.WORDS, mixed.draw_outputs(test, np.random.default_rng(6))["soil"])
+    p = model.predict_proba(test)
+    assert log_loss(codes, p) < log_loss(codes, mixed.true_soil(test)) + 0.02
+    assert brier_score(codes, p) < brier_score(codes, mixed.true_soil(test)) + 0.01
+    assert calibration_error(codes, p) < 0.04
+    assert list(model.classes_) == list(mixed.WORDS)
+    assert model.predict(test[:4]).tolist() == [mixed.WORDS[k] for k in p[:4].argmax(1)]
+    assert model.sample(test[:4], 3, random_state=0).shape == (3, 4)
+
+
+def test_a_network_decodes_to_classes(rows):
+    x, Y = (part[:300] for part in rows)
+    model = LocalW2MixedRegressor(Network.with_noise(epochs=5), random_state=0).fit(x, Y)
+    assert model.weights_["network"] == 1
+    assert model.law_.network.model_.n_numbers > 0
+    draws = model.sample(x[:20], 3, random_state=0)
+    assert set(draws["soil"]) <= set(mixed.WORDS)
+    assert list(draws.columns) == list(Y.columns)
+    np.testing.assert_allclose(model.predict_proba(x[:5])["soil"].sum(1), 1)
+
+
+def test_diagnosis_and_the_exact_test_tell_right_from_wrong(fitted):
+    rng = np.random.default_rng(7)
+    x = mixed.draw_inputs(400, rng)
+    truth = mixed.draw_outputs(x, rng)
+    found = fitted.diagnose(x, truth)
+    assert found.numbers is not None
+    assert found.classes["soil"]["calibration_error"] < 2 * found.classes["soil"]["chance"]
+    assert "soil: log loss" in str(found)
+    options = {"n_permutations": 199, "random_state": 0}
+    assert fitted.conditional_test(x, truth, **options).pvalue > 0.01
+    moved = truth.assign(soil=truth["soil"].replace({"loam": "peat", "peat": "loam"}))
+    assert fitted.conditional_test(x, moved, **options).pvalue < 0.05
+
+
+def test_files_come_back_bit_for_bit_and_damaged_ones_are_refused(tmp_path, fitted):
+    fitted.save(tmp_path / "model")
+    loaded = load(tmp_path / "model")
+    x = mixed.draw_inputs(20, np.random.default_rng(8))
+    pd.testing.assert_frame_equal(loaded.sample(x, 3, random_state=1), fitted.sample(x, 3, random_state=1))
+    np.testing.assert_array_equal(loaded.predict_proba(x)["soil"], fitted.predict_proba(x)["soil"])
+    assert vars(loaded).keys() == vars(fitted).keys()
+    stored = read(tmp_path / "model")
+    for change in (
+        {"joint": stored.tensors["joint"] + 99},
+        {"combinations": stored.tensors["combinations"] - 1},
+    ):
+        tensors = stored.tensors | change
+        write(tmp_path / "bad", Stored(stored.kind, stored.settings, tensors, stored.regressors))
+        with pytest.raises(ValueError, match="cannot be used"):
+            load(tmp_path / "bad")
+
+
+def test_forms_of_outputs():
+    rng = np.random.default_rng(9)
+    frame = pd.DataFrame({"size": rng.normal(size=60), "kind": rng.choice(["a", "b"], 60)})
+    labels = rng.integers(0, 3, 60)
+    Y = np.column_stack([labels, rng.normal(size=60)])
+    model = LocalW2MixedRegressor("balls", categorical=[0], random_state=0).fit(frame, Y)
+    assert model.sample(frame[:4], 2, random_state=0).shape == (2, 4, 2)
+    assert set(model.sample(frame, 2, random_state=0)[..., 0].ravel()) <= {0.0, 1.0, 2.0}
+    assert set(model.predict(frame)[:, 0]) <= {0.0, 1.0, 2.0}
+
+
+def test_misuse_is_named(fitted, rows):
+    x, Y = rows
+    with pytest.raises(ValueError, match="not among the classes"):
+        fitted.score(x[:1], Y[:1].assign(soil="moss"))
+    with pytest.raises(ValueError, match="missing"):
+        LocalW2MixedRegressor().fit(x, Y.assign(soil=[None, *Y["soil"][1:]]))
+    with pytest.raises(ValueError, match="2 to 50"):
+        LocalW2MixedRegressor().fit(x, [f"row {i}" for i in range(len(x))])
+    with pytest.raises(ValueError, match="no column"):
+        LocalW2MixedRegressor(categorical=["moss"]).fit(x, Y)
+    with pytest.raises(ValueError, match="unknown"):
+        LocalW2MixedRegressor("forest").fit(x, Y)
+    with pytest.raises(ValueError, match="LocalW2MixedRegressor"):
+        LocalW2Regressor().fit(x, Y)
+    with pytest.raises(ValueError, match="columns"):
+        fitted.encode_outputs(Y[["soil"]])
