@@ -102,6 +102,7 @@ html_theme = "pydata_sphinx_theme"
 html_title = f"localw2 {release}"
 html_static_path = ["_static"]
 html_css_files = ["localw2.css"]
+html_js_files = [("accessibility.js", {"defer": "defer"})]
 html_favicon = "_static/favicon.svg"
 html_extra_path = ["../llms.txt"]
 html_show_sourcelink = True
@@ -112,7 +113,7 @@ html_theme_options = {
     "logo": {"text": "localw2", "image_light": "_static/logo.svg", "image_dark": "_static/logo.svg"},
     "navbar_align": "left",
     "navbar_end": ["version", "theme-switcher"],
-    "header_links_before_dropdown": 6,
+    "header_links_before_dropdown": 7,
     "show_nav_level": 2,
     "navigation_with_keys": False,
     "back_to_top_button": True,
