@@ -3,3 +3,8 @@ document.querySelectorAll(".bd-sidebar-primary details > summary").forEach((arro
   const link = arrow.parentElement.parentElement.querySelector("a");
   arrow.setAttribute("aria-label", `Pages of ${link ? link.textContent.trim() : "this part"}`);
 });
+
+// The link over a picture of the gallery hides its own text behind the title below.
+document.querySelectorAll(".sphx-glr-thumbcontainer a.reference").forEach((link) => {
+  link.setAttribute("aria-label", link.textContent.trim());
+});
