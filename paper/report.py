@@ -69,7 +69,7 @@ EXPERIMENTS = (
                 "where balls hold 2.3 and 8.3 rows, and .74 (hete) and 1.15 (homo) times for radius "
                 "sqrt(delta). The latter looks right although the coefficients share the spread wrongly "
                 "(error in s .60 and .54): the paper does not say which norm panel (a) uses, so both are "
-                "shown. Ours and maximum likelihood are indistinguishable from the truth (1.01).",
+                "shown. Ours and maximum likelihood are near the truth (1.03 and 1.01).",
             ),
             Panel(
                 "(b)",
@@ -81,7 +81,7 @@ EXPERIMENTS = (
                 "are small for delta in [.05, .1] with radius sqrt(delta) (s .14 to .17, b at most .017), "
                 "and the error in s is larger at .025 (.16 to .19). As sums, the error in s is never small: "
                 ".54 at best in either reading, as finite balls shrink the spread; debiased, the same balls "
-                "give .07. With radius delta it is .76 to .99 up to delta = .1 (averages .19 to .25). The "
+                "give .10. With radius delta it is .76 to .99 up to delta = .1 (averages .19 to .25). The "
                 "error in b grows with delta for the Euclidean norm, and for the other one at larger delta; "
                 "the norms differ in how many rows they put in a ball and in little else.",
             ),
