@@ -177,7 +177,7 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
         return self
 
     def sample(self, X: Any, n_samples: int = 1, random_state: Any = None) -> Array:
-        """Independent draws of the field at every row, (S, N, *shape of a field)."""
+        """Independent draws of the field at every row, with a leading axis of draws and one of rows."""
         numbers, count = self._numbers(X), check_count(n_samples, "n_samples", 1)
         seed = settings.draw_seed(random_state)
         scores = self._place(numbers, self.regressor_.sample(numbers, count, random_state=seed % 2**32))
@@ -188,7 +188,7 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
         return self._shaped(fields + self._remainders[which])
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
-        """The mean field at each row, (N, *shape), and with ``return_std`` its standard deviation."""
+        """The mean field at each row, rows first, and with ``return_std`` its standard deviation."""
         numbers = self._numbers(X)
         means, variances = [], []
         rest = (self._remainders**2).mean(0)
@@ -205,13 +205,13 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
         return mean_field, self._shaped(np.sqrt(np.maximum(np.concatenate(variances), 0.0)))
 
     def predict_quantiles(self, X: Any, q: Any = (0.05, 0.5, 0.95)) -> Array:
-        """Quantiles at every point of the grid, point by point, (len(q), N, *shape); 0 < q < 1."""
+        """Quantiles at every point of the grid, point by point, quantiles first, then rows; 0 < q < 1."""
         numbers, levels = self._numbers(X), settings.check_levels(q)
         found = [np.quantile(draws, levels, axis=0) for draws in self._common_fields(numbers)]
         return self._shaped(np.stack(found, 1))
 
     def predict_band(self, X: Any, coverage: float = 0.9, simultaneous: bool = True) -> tuple[Array, Array]:
-        """Lower and upper ends (N, *shape) of a band.
+        """Lower and upper ends of a band, rows first.
 
         A ``simultaneous`` band, mean +- k SD, holds the whole field with probability ``coverage``; k is that
         of the draws at each row, or, if the fit is calibrated, found on held-out rows, so that the band
