@@ -7,7 +7,7 @@ INSTALLED := .venv/.installed
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types test-slow code-map docs dist bench-loss bench-fit bench-accuracy bench-gpu bench-neighbors bench-scale bench-ode bench-accuracy-ode bench-accuracy-sde bench-selection bench-calibration bench-accuracy-tables bench-shapes bench-large-tables bench-explorer note paper paper-quick paper-check clean
+.PHONY: help demo test lint types test-slow code-map docs accessibility dist bench-loss bench-fit bench-accuracy bench-gpu bench-neighbors bench-scale bench-ode bench-accuracy-ode bench-accuracy-sde bench-selection bench-calibration bench-accuracy-tables bench-shapes bench-large-tables bench-explorer note paper paper-quick paper-check clean
 
 help:
 	@echo "make demo            set up .venv, then fit the nonlinear example and draw it"
@@ -15,6 +15,7 @@ help:
 	@echo "make test-slow       the long statistical and memory campaigns"
 	@echo "make code-map        redraw the map of the code in docs/contributors/code-map.md"
 	@echo "make docs            the pages, into build/docs: warnings are errors, code is run, links are checked"
+	@echo "make accessibility   the pages, and axe-core's judgement of each in light and dark mode"
 	@echo "make dist            sdist and wheel, checked, and each tried in an empty environment"
 	@echo "make bench-loss      value and gradient against a loop of ot.emd2, as ratios"
 	@echo "make bench-fit       a whole fit against the per-ball loop, as a ratio"
@@ -31,6 +32,7 @@ help:
 	@echo "make bench-shapes    ours, peers and the true law on laws of all shapes (hours; goes on where it was)"
 	@echo "make bench-large-tables  41 000 and a million rows of a known law: seconds and CRPS beside the forest's"
 	@echo "make bench-explorer  latency of the explorer's answers, and 50 clients at once for 30 s"
+	@echo "make note            the theory in the form of a paper, build/note/note.pdf"
 	@echo "make paper           every figure and table of the paper, into paper/ (hours; goes on where it was)"
 	@echo "make paper-quick     the same with tiny settings, into paper/quick/ (under 3 minutes on 2 cores)"
 	@echo "make paper-check     after a change of the code: are the paper's records still valid? (about 6 minutes)"
@@ -56,7 +58,7 @@ types: $(INSTALLED)
 	$(BIN)/mypy
 
 test-slow: $(INSTALLED)
-	$(BIN)/python -m pytest -q -m slow --durations=10
+	$(BIN)/python -m pytest -q -m 'slow and not docs' --durations=10
 
 code-map: $(INSTALLED)
 	$(BIN)/python tools/code_map.py
@@ -65,7 +67,11 @@ code-map: $(INSTALLED)
 docs: $(INSTALLED)
 	rm -rf build/docs build/doctrees docs/gallery
 	$(BIN)/sphinx-build -W --keep-going --quiet --jobs 2 -d build/doctrees docs build/docs
-	$(BIN)/python -m pytest -q -m docs tests/project/test_docs.py tests/project/test_docs_browser.py
+	$(BIN)/python -m pytest -q -m 'docs and not slow' tests/project/test_docs.py tests/project/test_docs_browser.py
+
+# axe-core looks at every page in light and dark mode: five minutes.
+accessibility: docs
+	$(BIN)/python -m pytest -q -m 'docs and slow' tests/project/test_docs_browser.py
 
 # Away from the checkout, so that the installed package is what is tried.
 dist: $(INSTALLED)

@@ -56,6 +56,7 @@ def list_pages():
     return pages
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_everybody_can_read_the_pages(browser, scheme):
     """All rules of axe-core; in dark mode, where only colours differ, that of contrast."""
