@@ -16,9 +16,10 @@ def opened(data):
 
 
 def closed(schema, members, compression=zipfile.ZIP_STORED):
+    """The packed regressor of a schema, or of the text of one."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", compression) as archive:
-        archive.writestr("schema.json", json.dumps(schema))
+        archive.writestr("schema.json", schema if isinstance(schema, str) else json.dumps(schema))
         for name, member in members.items():
             archive.writestr(name, member)
     return buffer.getvalue()
