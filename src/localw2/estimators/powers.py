@@ -45,10 +45,23 @@ class Powers:
         """The products at rows x (N, p), (N, n_terms), the constant first."""
         width = np.where(self.upper > self.lower, self.upper - self.lower, 1.0)
         z = 2 * (np.clip(x, self.lower, self.upper) - self.lower) / width - 1
-        found = [np.ones(len(z))]
-        for degree in range(1, self.degree + 1):
-            found += [z[:, list(j)].prod(1) for j in combinations_with_replacement(range(z.shape[1]), degree)]
-        return np.stack(found, 1)
+        return np.hstack([np.ones((len(z), 1)), multiply_columns(z, self.degree)])
+
+
+def multiply_columns(z: Array, degree: int) -> Array:
+    """The products of 1 to ``degree`` columns of z (N, p), in the order of ``PolynomialFeatures``.
+
+    >>> multiply_columns(np.array([[2.0, 3.0]]), 2)
+    array([[2., 3., 4., 6., 9.]])
+    """
+    parts = [z[:, :0]]
+    for count in range(1, degree + 1):
+        factors = np.array(list(combinations_with_replacement(range(z.shape[1]), count))).T
+        product = z[:, factors[0]]
+        for one in factors[1:]:
+            product *= z[:, one]
+        parts.append(product)
+    return np.hstack(parts)
 
 
 def list_degrees(n: int, p: int) -> list[int]:

@@ -10,7 +10,7 @@ import numpy as np
 from localw2._validation import Array
 from localw2.balls.neighborhoods import Nearest
 from localw2.estimators.mixed.class_model import ClassModel
-from localw2.estimators.mixed.law import MixedLaw, _points
+from localw2.estimators.mixed.law import MixedLaw, as_points
 from localw2.estimators.regression.ball_law import BallLaw
 from localw2.estimators.regression.network import Network
 from localw2.estimators.regression.pooling import LEAST, pool_weights
@@ -102,8 +102,8 @@ def _weigh_network(law: MixedLaw, x: Array, numbers: Array, codes: Array) -> flo
         return 0.0
     rng = np.random.default_rng([0, _PURPOSE])
     own = law.coding.embed(*law.sample(x, _DRAWS, rng))
-    drawn = _points(law.network.sample(x, _DRAWS, random_state=0))
-    others = law.coding.embed(*law._read_points(x, drawn))
+    drawn = as_points(law.network.sample(x, _DRAWS, random_state=0))
+    others = law.coding.embed(*law.read_points(x, drawn))
     weight = float(pool_weights([own, others], law.coding.embed(numbers, codes))[1])
     return weight if weight >= LEAST else 0.0
 

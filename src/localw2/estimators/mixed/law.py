@@ -54,7 +54,7 @@ class MixedLaw:
         numbers, codes = (np.concatenate(same, 1) for same in zip(*parts, strict=True))
         if self.network is not None and self.of_network > 0:
             seed = int(rng.integers(2**32))
-            others = self._read_points(x, _points(self.network.sample(x, n_samples, random_state=seed)))
+            others = self.read_points(x, as_points(self.network.sample(x, n_samples, random_state=seed)))
             chosen = rng.random((n_samples, len(x), 1)) < self.of_network
             numbers, codes = (np.where(chosen, b, a) for a, b in zip((numbers, codes), others, strict=True))
         return numbers, codes
@@ -68,7 +68,7 @@ class MixedLaw:
             numbers, codes = self._draw(x[rows], uniform)
             if self.network is not None and n_own < PREDICTION_DRAWS:
                 points = np.concatenate([d for _, d in self.network.law_.common_draws(x[rows])], 1)
-                others = self._read_points(x[rows], points)
+                others = self.read_points(x[rows], points)
                 numbers, codes = (
                     np.concatenate([a[:n_own], b[n_own:]])
                     for a, b in zip((numbers, codes), others, strict=True)
@@ -173,7 +173,7 @@ class MixedLaw:
         found = shown[row] + centers[folds[row], each]
         return self._finish(found), codes
 
-    def _read_points(self, x: Array, points: Array) -> tuple[Array, Array]:
+    def read_points(self, x: Array, points: Array) -> tuple[Array, Array]:
         """Numbers and codes of points that a network draws: residuals get a random fold's mean in turn."""
         off, codes = self.coding.decode(points)
         if self.numbers is None:
@@ -189,6 +189,6 @@ class MixedLaw:
         return Rounding.halfway(law.outcomes).apply(law.mean.scale.backward(found))
 
 
-def _points(draws: Array) -> Array:
+def as_points(draws: Array) -> Array:
     """Draws (S, N, D), also of one output."""
     return draws[..., None] if draws.ndim == 2 else draws

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import combinations_with_replacement
 from math import comb
 from typing import Any, Self, final
 
@@ -12,6 +11,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from localw2._validation import Array, check_count
+from localw2.estimators.powers import multiply_columns
 
 PENALTIES = np.logspace(-6, 3, 19)
 MOST_DEGREE = 5
@@ -84,15 +84,7 @@ class PolynomialRidge(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
 
     def _multiply(self, X: Array) -> Array:
         """The products of standardised columns, in the order of scikit-learn's ``PolynomialFeatures``."""
-        z = (X - self.location_) / self.scale_
-        parts = [z]
-        for degree in range(2, self.degree + 1):
-            factors = np.array(list(combinations_with_replacement(range(z.shape[1]), degree))).T
-            product = z[:, factors[0]]
-            for one in factors[1:]:
-                product *= z[:, one]
-            parts.append(product)
-        return np.hstack(parts)
+        return multiply_columns((X - self.location_) / self.scale_, self.degree)
 
 
 def _moments(values: Array) -> tuple[Array, Array]:
