@@ -74,6 +74,7 @@ class Stages:
         self._title = f"{title}: " if title else ""
         self._bar: Any = None
         self._task: Any = None
+        self._printed = ""
 
     def __enter__(self) -> Stages:
         if self._enabled:
@@ -95,7 +96,9 @@ class Stages:
             return
         text = self._title + text
         if not self._bar.console.is_terminal:
-            self._bar.console.print(text)
+            if text != self._printed:  # a stage in two parts is one line
+                self._bar.console.print(text)
+            self._printed = text
             return
         self.pause()
         self._task = self._bar.add_task(text, total=total)
