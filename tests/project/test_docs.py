@@ -276,7 +276,6 @@ def test_console_blocks_run(page, tmp_path):
         if not ELSEWHERE.match(command):
             # Few epochs are enough to show that the command on the page works.
             short = re.sub(r"localw2 ode fit", "localw2 ode fit --max-epochs 5", command)
-            short = re.sub(r"localw2 demo", "localw2 demo --epochs 5", short)
             options = {
                 "shell": True,
                 "cwd": tmp_path,
