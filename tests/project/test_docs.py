@@ -12,6 +12,7 @@ import subprocess
 import sys
 import zlib
 from html.parser import HTMLParser
+from importlib import import_module
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -24,6 +25,8 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 BUILT = ROOT / "build" / "docs"
 PAGES = sorted(p for p in DOCS.rglob("*.md") if not {"_static", "gallery"} & set(p.parts))
+sys.path.insert(0, str(DOCS / "_extensions"))
+stability = import_module("stability")
 BLOCK = re.compile(r"^```(python|console)\n(.*?)^```", re.M | re.S)
 
 
@@ -37,6 +40,21 @@ def test_every_public_name_has_an_entry_in_the_reference():
     )
     missing = set(localw2.__all__) - listed
     assert not missing, f"add {sorted(missing)} to a page of docs/reference, like the others"
+
+
+def test_every_public_name_is_stable_or_provisional():
+    """Each is on one list of the page on what may change, and the lists have nothing that does not exist."""
+    marks = stability.read_marks(stability.PAGE.read_text())
+    public = {name for name in marks if "." not in name}
+    assert public == set(localw2.__all__)
+    assert set(marks.values()) == set(stability.KINDS)
+    for name in set(marks) - public:
+        module, _, entry = f"localw2.{name}".rpartition(".")
+        assert entry == "*" or hasattr(import_module(module), entry), name
+    assert stability.find_mark("localw2.metrics.crps", marks) == "stable"
+    assert stability.find_mark("localw2.metrics.inner.crps", marks) is None
+    with pytest.raises(ValueError, match="twice"):
+        stability.read_marks("<!-- stable:begin --> `load` `load` <!-- stable:end -->")
 
 
 def test_every_python_block_can_be_run():
