@@ -10,7 +10,7 @@ export OMP_NUM_THREADS ?= 1
 .PHONY: help demo test lint types test-slow code-map docs accessibility dist bench-loss bench-fit bench-accuracy bench-gpu bench-neighbors bench-scale bench-ode bench-accuracy-ode bench-accuracy-sde bench-selection bench-calibration bench-accuracy-tables bench-shapes bench-large-tables bench-explorer note paper paper-quick paper-check clean
 
 help:
-	@echo "make demo            set up .venv, then fit the nonlinear example and draw it"
+	@echo "make demo            set up .venv, then predict the mass of penguins: scores, a picture and a page, in localw2-demo/"
 	@echo "make test            set up .venv, then lint, types, doctests, tests"
 	@echo "make test-slow       the long statistical and memory campaigns"
 	@echo "make code-map        redraw the map of the code in docs/contributors/code-map.md"
@@ -44,7 +44,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	touch $@
 
 demo: $(INSTALLED)
-	$(BIN)/python examples/demo.py
+	$(BIN)/localw2 demo
 
 # A file's tests stay together: they share what their fixtures made.
 test: lint types

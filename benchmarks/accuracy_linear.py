@@ -1,4 +1,4 @@
-"""Errors in the coefficients of the paper's linear example: the printed loss, ours and maximum likelihood.
+"""Errors in the coefficients of the paper's linear example: the published loss, ours and maximum likelihood.
 
     python benchmarks/accuracy_linear.py [--seeds 20] [--first 1000] [--rows 1000]
 

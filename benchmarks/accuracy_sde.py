@@ -1,4 +1,4 @@
-"""How well LocalW2SDE recovers drift, diffusion and jumps, beside likelihood, the printed loss and peers.
+"""How well LocalW2SDE recovers drift, diffusion and jumps, beside likelihood, the published loss and peers.
 
 Run: python benchmarks/accuracy_sde.py [--seeds 5] [--first 0] [--problems ou cir gbm jumps well random bands]
                                        [--printed 5] [--device cpu]
@@ -139,7 +139,7 @@ def relative(found: Array, true: Array) -> float:
 
 
 def solve_smooth(seed: int, kind: str, printed: bool) -> dict[str, float]:
-    """OU, CIR and geometric Brownian motion: errors of ours, of the likelihood, and of the printed loss."""
+    """OU, CIR and geometric Brownian motion: errors of ours, of the likelihood, and of the published loss."""
     Y, t = {"ou": ornstein_uhlenbeck, "cir": cox_ingersoll_ross, "gbm": geometric_brownian}[kind](seed)
     drift, diffusion = {
         "ou": (lambda y: -y, lambda y: 0.5 + 0 * y),
@@ -352,7 +352,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--problems", nargs="+", default=list(BARS), choices=list(BARS))
-    parser.add_argument("--printed", type=int, default=5, help="seeds on which the printed loss is shown too")
+    parser.add_argument("--printed", type=int, default=5, help="seeds of the published loss")
     parser.add_argument("--device", default="cpu", help="cpu, cuda, ..")
     options = parser.parse_args()
     DEVICE["name"] = options.device

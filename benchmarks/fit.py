@@ -2,7 +2,7 @@
 
     python benchmarks/fit.py [--epochs 1000] [--slow-epochs 2]
 
-N = 1000, delta = .1, one thread for both, the same data and the same printed loss. The usual implementation
+N = 1000, delta = .1, one thread for both, the same data and the same published loss. The usual implementation
 draws every weight of the network for every row (N x in x out numbers per layer) and loops over the balls with
 ot.emd2; a few of its epochs are timed and scaled up. Ours draws activations, which have the same
 distribution, and sorts.

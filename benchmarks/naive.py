@@ -1,4 +1,4 @@
-"""The usual implementation: a Python loop over balls. The slow side of the benchmarks and the demo."""
+"""The usual implementation: a Python loop over balls. The slow side of the benchmarks."""
 
 from __future__ import annotations
 

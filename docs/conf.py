@@ -32,6 +32,7 @@ extensions = [
     "description",
     "docstrings",
     "repository_links",
+    "stability",
     "trim_code",
 ]
 # Both myst-nb and sphinx-gallery claim notebooks.

@@ -32,13 +32,14 @@ def main() -> None:
         "--out", type=Path, default=Path("docs/real_data.png"), help="where to save the picture"
     )
     options = parser.parse_args()
-    fig, axes = plt.subplots(1, 3, figsize=(11, 3.7), layout="constrained")
+    fig, axes = plt.subplots(1, 3, figsize=(11, 4.1), layout="constrained")
     draw_diamonds(axes[0])
     draw_geyser(axes[1])
     draw_theophylline(axes[2])
     for ax in axes:
         ax.spines[["top", "right"]].set_visible(False)
-        ax.legend(frameon=False, fontsize=8, loc="upper left" if ax is axes[0] else "best")
+        # Below the axes: inside, the dots of a legend look like data.
+        ax.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
     fig.savefig(options.out, dpi=110)
     print(f"Plot: {options.out}")
 
@@ -74,7 +75,7 @@ def draw_geyser(ax: Any) -> None:
     ax.pcolormesh(waiting, minutes, density / density.max(axis=0), cmap="Blues", vmax=1.6, rasterized=True)
     ax.plot(table["waiting"], table["duration"], ".", ms=3.5, color=GREY, label="eruptions of Old Faithful")
     ax.set(
-        xlabel="minutes since the last eruption", ylabel="duration [minutes]", xlim=(43, 98), ylim=(0.5, 6.9)
+        xlabel="minutes since the last eruption", ylabel="duration [minutes]", xlim=(43, 98), ylim=(0.5, 6)
     )
     ax.set_title("Two modes: eruptions are short or long", fontsize=10.5)
     chance = law.sf(3.0)[[int(np.abs(waiting - at).argmin()) for at in (60, 80)]]

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from localw2.training.config import Fit, FitConfig
     from localw2.training.loop import train
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.2.0"
 
 __all__ = [
     "MMD",

@@ -27,7 +27,7 @@ from typer.testing import CliRunner
 
 import localw2
 from localw2 import LocalW2ODE, LocalW2Regressor, Network, RandomCoefficientRegressor, SolverError
-from localw2.apps.cli import app
+from localw2.apps.cli import app, running
 from localw2.apps.cli.model_files import save_model
 from localw2.apps.tables.tables import read_table, write_table
 from localw2.metrics import crps
@@ -60,7 +60,8 @@ def failing(command, code=1):
 
 def found(command, **options):
     """The one JSON object on standard output."""
-    result = run(f"{command} --json", **options)
+    words = f"{command} --json" if isinstance(command, str) else [*command, "--json"]
+    result = run(words, **options)
     assert result.stdout.count("\n") == 1
     return json.loads(result.stdout)
 
@@ -292,9 +293,10 @@ def test_settings_that_somebody_else_wrote_are_kept(copies):
 
 
 def test_the_demo_does_not_replace_files_of_others(copies):
-    before = Path("data.csv").read_bytes()
-    failing("demo --out . --rows 50 --epochs 1", code=2)
-    assert Path("data.csv").read_bytes() == before
+    Path("held-out.csv").write_text("mine\n")
+    failing("demo --out .", code=2)
+    assert Path("held-out.csv").read_text() == "mine\n"
+    assert not Path("penguins.csv").exists()
 
 
 @pytest.mark.parametrize("kind", ["split", "cv", "cv+"])
@@ -796,14 +798,83 @@ def test_reproduce_runs_the_script_of_a_checkout(tmp_path, monkeypatch, folder):
 
 
 def test_demo(tmp_path, folder):
+    """Its figures are those of `fit --hold-out` on the table that it writes, and it ends with commands."""
     out = tmp_path / "d"
-    result = run(["demo", "--rows", "60", "--epochs", "3", "--out", out])
-    assert "true mean" in result.stdout
-    steps = [line.strip() for line in result.stdout.splitlines() if line.startswith("  localw2 ")]
-    assert len(steps) == 3
-    run(steps[0].removeprefix("localw2 "))
-    assert len(read_table(out / "data.csv").frame) == 60
-    assert tomllib.loads((out / "model.localw2.settings.toml").read_text())["demo"]["rows"] == 60
+    result = run(["demo", "--out", out])
+    names = ("penguins.csv", "held-out.csv", "model.localw2", "demo.png", "report.html")
+    assert all((out / name).stat().st_size > 0 for name in names)
+    assert len(next_commands(result)) == 2
+    again = found(f"fit {out / names[0]} --target body_mass_g --hold-out 0.25 --out {tmp_path / 'again'}")
+    scores = again["held_out_scores"]["targets"]["body_mass_g"]
+    shown = found(["demo", "--out", out])  # its own files may be replaced
+    assert shown["held_out"] == again["held_out"] == 86
+    assert shown["mean_error"] == pytest.approx(scores["mae"])
+    assert shown["inside"] == round(86 * scores["coverage"])
+    assert f"contain {shown['inside']} of 86" in result.stdout
+    assert f"off by {shown['mean_error']:.0f} g" in result.stdout
+    pd.testing.assert_frame_equal(
+        read_table(out / names[1]).frame, read_table(tmp_path / "again.held-out.csv").frame
+    )
+
+
+def next_commands(result):
+    """The commands that a run ends with, of which the last is the last line."""
+    lines = result.stderr.splitlines()
+    assert lines[-1].startswith("  localw2 ")
+    return [line.strip().removeprefix("localw2 ") for line in lines if line.startswith("  localw2 ")]
+
+
+def test_the_demo_opens_its_page_only_for_people(tmp_path, monkeypatch):
+    opened = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    page = tmp_path / "a page.html"
+    monkeypatch.setenv("DISPLAY", ":0")
+    monkeypatch.delenv("CI", raising=False)
+    for stream in ("stdin", "stdout"):
+        monkeypatch.setattr(sys, stream, types.SimpleNamespace(isatty=lambda: True))
+    running.show_page(page)
+    assert opened == [page.as_uri()]
+    monkeypatch.setenv("CI", "true")
+    running.show_page(page)
+    monkeypatch.delenv("CI")
+    monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(isatty=lambda: False))
+    running.show_page(page)
+    assert len(opened) == 1
+
+
+def test_every_command_ends_with_the_next_one(folder, tmp_path):
+    """What a command suggests runs as it is, once placeholders are filled in."""
+    for command in (
+        "predict m.lw2 m.lw2.held-out.csv --out p.csv",
+        "sample m.lw2 m.lw2.held-out.csv -n 2 --out d.csv",
+        "evaluate m.lw2 m.lw2.held-out.csv --draws 20",
+        "test m.lw2 m.lw2.held-out.csv --permutations 19 --decimal point",
+        f"{FIT} {QUICK} --out {tmp_path / 'again'}",
+        "info m.lw2",
+    ):
+        result = run(command)
+        for step in next_commands(result):
+            step = step.replace("VALUE", "2").replace("NEW.csv", "m.lw2.held-out.csv")
+            assert ("--decimal point" in step) == ("--decimal" in command)
+            run(step)
+        assert "Next:" not in run(f"{command} --json").stderr
+    (explore,) = next_commands(run("report m.lw2 m.lw2.held-out.csv --drop-missing"))
+    assert explore == "explore m.lw2 --data m.lw2.held-out.csv --drop-missing"
+    assert "Next:" not in run("predict m.lw2 m.lw2.held-out.csv").stderr  # a table goes down the pipe
+    with open("m.lw2.held-out.csv") as rows:
+        assert "DATA.csv" in next_commands(run("evaluate m.lw2 - --draws 20", stdin=rows.read()))[0]
+
+
+def test_sentences_are_folded_on_a_terminal_and_tables_are_not(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    terminal = types.SimpleNamespace(isatty=lambda: True)
+    words, table = "nine and three are twelve " * 3, "a  b  " * 20
+    folded = running.fold(f"{words}\n{table}", terminal, indent=7).split("\n")
+    assert folded[-1] == table
+    assert " ".join(folded[:-1]).split() == words.split()
+    assert len(folded[0]) <= 33
+    assert all(len(line) <= 40 for line in folded[1:-1])
+    assert running.fold(words, types.SimpleNamespace(isatty=lambda: False)) == words
 
 
 # --- ode --------------------------------------------------------------------------------------------------
@@ -1241,7 +1312,7 @@ def test_every_command_on_a_real_terminal(folder, paths, tmp_path):
     assert "p = " in in_terminal(f"test {tmp_path / 'm'} m.lw2.held-out.csv --permutations 99")
     assert "45 rows" in in_terminal(f"report {tmp_path / 'm'} m.lw2.held-out.csv --out {tmp_path / 'r.html'}")
     assert "LocalW2Regressor" in in_terminal(f"info {tmp_path / 'm'}")
-    assert "true mean" in in_terminal(f"demo --rows 60 --epochs 3 --out {tmp_path / 'demo'}")
+    assert "penguins that were held out" in in_terminal(f"demo --no-open --out {tmp_path / 'demo'}")
     ode = f"ode fit paths.csv --id who --time t --states a,b --max-epochs 2 --width 8 --out {tmp_path / 'o'}"
     assert "20 trajectories" in in_terminal(ode)
     assert "draw,t,a,b" in in_terminal(f"ode sample {tmp_path / 'o'} --initial 1,1 --times 0,1 -n 2")

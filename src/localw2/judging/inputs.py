@@ -1,4 +1,4 @@
-"""The inputs of a model as people know them: columns of numbers, categories or dates, some with gaps.
+"""The inputs of a model as people know them: numbers, categories or dates, with missing values or without.
 
 A table becomes numbers x (N, p): a category its code, a date its days since 1970-01-01, a missing value NaN.
 What people read and write is translated here.

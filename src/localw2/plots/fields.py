@@ -54,7 +54,7 @@ def curves(
         for j, line in enumerate(as_array(samples, "samples")):
             ax.plot(grid, line, color=TRUTH, lw=0.8, alpha=0.8, label=None if j else "draws", zorder=4)
     ax.plot(grid, middle, color=MODEL, lw=2, label="mean", zorder=5)
-    return _finish([ax], as_label(place), ["y"], fontsize=9)[0]
+    return _finish([ax], as_label(place), ["y"])[0]
 
 
 def images(fields: Any, names: Any = None, axes: Any = None) -> Any:

@@ -19,6 +19,7 @@ from localw2.plots.rows import (
     _observed_lines,
     _panels,
     _pyplot,
+    legend_above,
 )
 
 _BARS = 40  # of a histogram
@@ -70,7 +71,7 @@ def paths(
             ax.plot(grid, line[:, i], color=TRUTH, label=None if j else "simulated path", **style)
         ax.set(xlabel=as_label(time), ylabel=labels[i])
         ax.spines[["top", "right"]].set_visible(False)
-    _legend_above(axes[0])
+    legend_above(axes[0])
     return axes
 
 
@@ -134,7 +135,7 @@ def coefficients(found: Any, names: Any = None, truth: Any = None, axes: Any = N
             ax.set_xlabel(name)
             ax.spines[["top", "right"]].set_visible(False)
             _draw_occupation(ax, found.seen[:, j], at)
-    _legend_above(axes[0, 0])
+    legend_above(axes[0, 0])
     return axes
 
 
@@ -160,7 +161,7 @@ def long_run(found: Any, names: Any = None, axes: Any = None) -> Any:
         ax.set(xlabel=labels[i], ylabel="density", xlim=(low, high))
         ax.set_ylim(bottom=0)
         ax.spines[["top", "right"]].set_visible(False)
-    _legend_above(axes[0])
+    legend_above(axes[0])
     return axes
 
 
@@ -209,7 +210,7 @@ def jumps(found: Any, names: Any = None, axes: Any = None) -> Any:
         for ax in (left, right):
             ax.spines[["top", "right"]].set_visible(False)
     for ax in axes[0]:
-        _legend_above(ax, 1)
+        legend_above(ax, 1)
     return axes
 
 
@@ -224,14 +225,6 @@ def _wide_panels(axes: Any, d: int) -> Any:
     if axes is not None or d > 1:
         return _panels(axes, d)
     return [_pyplot().subplots(figsize=(7.4, 3.6), layout="constrained")[1]]
-
-
-def _legend_above(ax: Any, columns: int | None = None) -> None:
-    """A legend above the panel, where it hides no line."""
-    handles, _ = ax.get_legend_handles_labels()
-    columns = columns or (2 if len(handles) > 3 else len(handles))
-    style = {"frameon": False, "fontsize": 8, "borderaxespad": 0.2, "columnspacing": 1.2}
-    ax.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=columns, **style)
 
 
 def _limits(values: Array, tail: float = 0.002) -> tuple[float, float]:

@@ -65,7 +65,7 @@ def band(
         ax.plot(grid, true_mean, color=TRUTH, lw=1.5, ls="--", label="truth, mean")
         for end, label in zip(ends, (f"truth, {percent} band", None), strict=True):
             ax.plot(grid, end, color=TRUTH, lw=1, ls=":", label=label)
-    return _finish([ax], "x", ["y"], fontsize=9)[0]
+    return _finish([ax], "x", ["y"])[0]
 
 
 def trajectories(
@@ -103,7 +103,7 @@ def trajectories(
         for edge in (low, high):  # edges over the data, where the band alone would be hard to see
             ax.plot(grid, edge[:, i], color=MODEL, lw=1, zorder=4)
         ax.plot(grid, lines[:, :, i].mean(0), color=MODEL, lw=2, label="fit, mean", zorder=4)
-    return _finish(axes, as_label(time), names)
+    return _finish(axes, as_label(time), names, above=True)
 
 
 def _observed_lines(data: Any, grid: Array, d: int) -> list[tuple[Array, Array]]:
@@ -147,7 +147,7 @@ def field_along(z: Any, fit: Any, truth: Any = None, names: Any = None, axes: An
             for sign, label in ((0, "truth, mean"), (1, "truth, mean \u00b1 SD"), (-1, None)):
                 style = {"ls": "--", "lw": 1.5} if sign == 0 else {"ls": ":", "lw": 1.2}
                 ax.plot(place, true.mean(0) + sign * true.std(0), color=TRUTH, label=label, **style)
-    return _finish(axes, "position on the line, z", names)
+    return _finish(axes, "position on the line, z", names, above=True)
 
 
 def ball_scores(lines: Any, chosen: tuple[float, float], ax: Any = None) -> Any:
@@ -167,7 +167,7 @@ def ball_scores(lines: Any, chosen: tuple[float, float], ax: Any = None) -> Any:
     ticks = sorted({round(size) for size, *_ in next(iter(lines.values()))})
     ax.set_xticks(ticks, [str(t) for t in ticks])
     ax.minorticks_off()
-    return _finish([ax], "rows in the median ball", ["held-out CRPS, relative"], fontsize=9)[0]
+    return _finish([ax], "rows in the median ball", ["held-out CRPS, relative"])[0]
 
 
 def importance(law: Any, mean: Any, names: Any = None, axes: Any = None) -> Any:
@@ -666,13 +666,24 @@ def _fold(name: str, d: int) -> str:
     return "\n".join(map(as_label, lines))
 
 
-def _finish(axes: Any, xlabel: str, names: list[str], fontsize: int = 8) -> Any:
-    """Label the panels, with a legend in the first."""
+def _finish(axes: Any, xlabel: str, names: list[str], above: bool = False) -> Any:
+    """Label the panels, with a legend in the first, or above it."""
     for ax, name in zip(axes, names, strict=True):
         ax.set(xlabel=xlabel, ylabel=name)
         ax.spines[["top", "right"]].set_visible(False)
-    axes[0].legend(frameon=False, fontsize=fontsize)
+    if above:
+        legend_above(axes[0], 2 if len(axes) > 1 else None)  # a wide one would push panels apart
+    else:
+        axes[0].legend(frameon=False, fontsize=9)
     return axes
+
+
+def legend_above(ax: Any, columns: int | None = None) -> None:
+    """A legend above the panel, where it hides no line."""
+    handles, _ = ax.get_legend_handles_labels()
+    columns = columns or (2 if len(handles) > 3 else len(handles))
+    style = {"frameon": False, "fontsize": 8, "borderaxespad": 0.2, "columnspacing": 1.2}
+    ax.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=columns, **style)
 
 
 def _new_axes() -> Any:

@@ -23,6 +23,7 @@ from localw2.apps.cli.running import (
     INTERRUPTED,
     command_line,
     describe_weights,
+    name_next,
     note,
     parse_numbers,
     print_result,
@@ -188,7 +189,8 @@ def fit(
     }
     if hasattr(model, "delta_"):  # a network
         found |= {"delta": str(model.delta_), "norm": type(model.norm_).__name__}
-    lines = [f"{out}: {describe_weights(model.weights_)}; mean: {found['base']}; {found['seconds']:.1f} s"]
+    lines = [f"{out}: fitted to {len(rows)} rows in {found['seconds']:.1f} s", f"mean: {found['base']}"]
+    lines.append(f"distribution: {describe_weights(model.weights_)}")
     if len(held):
         found["held_out_file"] = f"{out}.held-out.csv"
         try:
@@ -201,6 +203,9 @@ def fit(
     used = {name: getattr(model.law, name) for name in _OF_NETWORK} if law is LawName.network else {}
     keep_settings(context, out, found, {name.replace("_", "-"): value for name, value in used.items()})
     print_result(found, "\n".join(lines), as_json)
+    predict = {"predict other rows": ["localw2", "predict", out, "NEW.csv", "--out", "predictions.csv"]}
+    judge = ["localw2", "report", out, found["held_out_file"]] if len(held) else []
+    name_next(({"see how good it is, on a page": judge} if judge else {}) | predict, as_json)
 
 
 def list_model_files(out: str, holds_out: bool = False) -> list[str]:

@@ -11,7 +11,9 @@ import typer
 from localw2._wording import align
 from localw2.apps.cli import options
 from localw2.apps.cli.config import Config, collect_settings
-from localw2.apps.cli.running import FAILED, print_result, report_errors
+from localw2.apps.cli.running import FAILED, name_next, print_result, repeat_flags, report_errors
+
+_ROWS = ("target", "features", "drop_missing", "decimal")  # flags that say how DATA is read
 
 
 @report_errors
@@ -35,6 +37,8 @@ def evaluate(
     found = score_rows(rows.model.estimator, rows.X, rows.y, rows.features, rows.targets, seed, draws)
     found |= {"model": model, "data": rows.table.source, "settings": collect_settings(context)}
     print_result(found, "\n".join(format_scores(found)), as_json)
+    page = ["localw2", "report", model, data, *repeat_flags(context, *_ROWS)]
+    name_next({"the same as a page with pictures": page}, as_json)
 
 
 def score_rows(
@@ -136,5 +140,7 @@ def compare(
         "pvalue": result.ball_pvalues,
     }
     print_result(found | {"settings": collect_settings(context)}, result.summary(), as_json)
+    page = ["localw2", "report", model, data, *repeat_flags(context, *_ROWS)]
+    name_next({"see where predictions and rows differ": page}, as_json)
     if fail_on_reject and result.reject:
         raise typer.Exit(FAILED)

@@ -18,7 +18,15 @@ from localw2.apps.cli.fit import (
     list_model_files,
 )
 from localw2.apps.cli.outputs import check_outputs, save_or_rescue
-from localw2.apps.cli.running import note, parse_numbers, print_result, report_errors, split_names
+from localw2.apps.cli.running import (
+    name_next,
+    note,
+    parse_numbers,
+    print_result,
+    repeat_flags,
+    report_errors,
+    split_names,
+)
 
 ode = typer.Typer(
     help="Trajectories of a differential equation with random parameters.", no_args_is_help=True
@@ -210,6 +218,8 @@ def fit_ode(
         line = f"{model.summary()}\n{line}"
         found["population"] = list_quantities(model.population_)
     print_result(found, line, as_json)
+    page = ["localw2", "report", out, data, *repeat_flags(context, "field", "observe", "decimal")]
+    name_next({"see the fit beside the trajectories, on a page": page}, as_json)
 
 
 @ode.command("sample")

@@ -11,7 +11,14 @@ from localw2._wording import to_plain
 from localw2.apps.cli import options
 from localw2.apps.cli.config import Config, read_record
 from localw2.apps.cli.outputs import check_outputs
-from localw2.apps.cli.running import describe_weights, parse_numbers, print_result, report_errors
+from localw2.apps.cli.running import (
+    describe_weights,
+    name_next,
+    parse_numbers,
+    print_result,
+    repeat_flags,
+    report_errors,
+)
 
 
 @report_errors
@@ -62,6 +69,10 @@ def predict(
     for place, name in enumerate(rows.model.name_outputs()):
         columns |= {f"{name}_{k}": values.reshape(len(rows.X), -1)[:, place] for k, values in parts.items()}
     write_result(context, columns, out, as_json, rows.table.sha256)
+    if out != "-":
+        draw = ["localw2", "sample", model, data, "--draws", 100, "--out", "draws.csv"]
+        draw += repeat_flags(context, "features", "drop_missing", "decimal")
+        name_next({"draw possible outcomes of each row": draw}, as_json)
 
 
 @report_errors
@@ -95,6 +106,10 @@ def sample(
     for place, name in enumerate(rows.model.name_outputs()):
         columns[name] = draws[:, :, place].T.ravel()
     write_result(context, columns, out, as_json, rows.table.sha256)
+    if out != "-":
+        exceed = ["localw2", "predict", model, data, "--above", "VALUE", "--out", "probabilities.csv"]
+        exceed += repeat_flags(context, "features", "drop_missing", "decimal")
+        name_next({"the probability to exceed a value": exceed}, as_json)
 
 
 @report_errors
@@ -149,6 +164,9 @@ def info(model: options.Model, config: Config = None, as_json: options.Json = Fa
     if getattr(estimator, "population_", None) is not None or type(estimator).__name__ == SDE:
         text += f"\n\n{estimator.summary()}"
     print_result(found | {"parameters": parameters, "record": record}, text, as_json)
+    if type(estimator).__name__ not in (ODE, SDE):
+        predict = ["localw2", "predict", model, "NEW.csv", "--out", "predictions.csv"]
+        name_next({"predict other rows": predict}, as_json)
 
 
 def _shorten(value: Any) -> str:

@@ -7,15 +7,18 @@ import functools
 import json
 import os
 import shlex
+import shutil
 import signal
 import sys
+import textwrap
 import threading
 import traceback
 import warnings
+import webbrowser
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TextIO, TypeVar
 
 import typer
 
@@ -133,12 +136,57 @@ def show_warnings() -> Iterator[None]:
 def note(text: str, label: str = "", color: str = "") -> None:
     """Print a line on standard error, apart from the results, after a label in colour."""
     start = f"{typer.style(label, fg=color, bold=True)} " if label else ""
-    typer.echo(start + show_controls(text), err=True)
+    typer.echo(start + fold(show_controls(text), sys.stderr, len(label) + bool(label)), err=True)
 
 
 def print_result(found: Mapping[str, Any], lines: str, as_json: bool) -> None:
     """Print the result on standard output: one JSON object, or lines for people."""
-    typer.echo(json.dumps(to_plain(found)) if as_json else show_controls(lines))
+    typer.echo(json.dumps(to_plain(found)) if as_json else fold(show_controls(lines), sys.stdout))
+
+
+def name_next(steps: Mapping[str, Sequence[Any]], as_json: bool = False) -> None:
+    """Tell a person on standard error what to type next: the words of commands, by what each is for."""
+    if as_json:
+        return
+    lines = ["\nNext:"]
+    for use, words in steps.items():  # what came through a pipe cannot be read again
+        lines += [f"# {use}", shlex.join("DATA.csv" if word == "-" else str(word) for word in words)]
+    typer.echo(show_controls("\n  ".join(lines)), err=True)
+
+
+def repeat_flags(context: typer.Context, *names: str) -> list[str]:
+    """The words of these flags of the running command, as far as they were given, for another command."""
+    found: list[str] = []
+    for item in context.command.params:
+        value = context.params.get(str(item.name))
+        if item.name in names and value not in (None, False, item.default):
+            found += [item.opts[-1]] if value is True else [item.opts[-1], str(value)]
+    return found
+
+
+def fold(text: str, stream: TextIO, indent: int = 0) -> str:
+    """Break long sentences between words, if the stream is a terminal; tables and commands stay whole.
+
+    ``indent`` columns of the first line are taken.
+    """
+    if not stream.isatty():
+        return text
+    width = max(40, shutil.get_terminal_size().columns)
+
+    def fold_line(line: str, taken: int) -> str:
+        if len(line) + taken <= width or "  " in line:
+            return line
+        parts = textwrap.wrap("x" * taken + line, width, break_long_words=False, break_on_hyphens=False)
+        return "\n".join(parts)[taken:]
+
+    return "\n".join(fold_line(line, indent * (i == 0)) for i, line in enumerate(text.split("\n")))
+
+
+def show_page(path: Path) -> None:
+    """Open a page in the browser if a person is there: a terminal, a screen, and no robot."""
+    screen = sys.platform in ("darwin", "win32") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
+    if screen and sys.stdin.isatty() and sys.stdout.isatty() and not os.environ.get("CI"):
+        webbrowser.open(path.resolve().as_uri())
 
 
 def command_line() -> str:

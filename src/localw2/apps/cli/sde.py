@@ -18,7 +18,15 @@ from localw2.apps.cli.fit import (
 )
 from localw2.apps.cli.ode import Times, arrange_draws, parse_times
 from localw2.apps.cli.outputs import check_outputs, save_or_rescue
-from localw2.apps.cli.running import note, parse_numbers, print_result, report_errors, split_names
+from localw2.apps.cli.running import (
+    name_next,
+    note,
+    parse_numbers,
+    print_result,
+    repeat_flags,
+    report_errors,
+    split_names,
+)
 
 sde = typer.Typer(help="Paths of a stochastic equation: drift, diffusion, jumps.", no_args_is_help=True)
 
@@ -197,6 +205,10 @@ def fit_sde(
         f"{model.summary()}\n{out}: {paths}, loss {found['loss']:.4g}, {found['seconds']:.1f} s",
         as_json,
     )
+    parts = {"drift": drift, "diffusion": diffusion, "jumps": jumps}
+    own = [name for name, part in parts.items() if part is not None and ".py" in part]
+    page = ["localw2", "report", out, data, *repeat_flags(context, *own, "decimal")]
+    name_next({"see the fit beside the paths, on a page": page}, as_json)
 
 
 @sde.command("sample")

@@ -83,12 +83,17 @@ def draw_training_curve(losses: list[float]) -> Any:
 
 def draw_predictions(y: Array, mean: Array, lower: Array, upper: Array, name: str) -> Any:
     """Rows in the order of their predicted mean, with 90 % intervals and observed values; all are (N,)."""
+    figure, axes = new_figure(7.5, 3.6)
+    draw_intervals(axes[0, 0], y, mean, lower, upper, name)
+    return _plain(figure)
+
+
+def draw_intervals(ax: Any, y: Array, mean: Array, lower: Array, upper: Array, name: str) -> None:
+    """The same on given Axes."""
     chosen = np.argsort(mean, kind="stable")
     chosen = chosen[np.linspace(0, len(chosen) - 1, min(len(chosen), _SHOWN)).round().astype(int)]
     place = np.arange(len(chosen))
     inside = (y >= lower) & (y <= upper)
-    figure, axes = new_figure(7.5, 3.6)
-    ax = axes[0, 0]
     ax.vlines(place, lower[chosen], upper[chosen], color=MODEL, alpha=0.35, lw=2, label="90 % interval")
     ax.plot(place, mean[chosen], color=MODEL, lw=1.5, label="mean")
     for hit, colour, label in ((True, DATA, "observed, inside"), (False, TRUTH, "observed, outside")):
@@ -96,7 +101,6 @@ def draw_predictions(y: Array, mean: Array, lower: Array, upper: Array, name: st
         ax.plot(place[some], y[chosen][some], "o", ms=2.6, color=colour, label=label)
     ax.set(xlabel=_count_rows(len(chosen), len(y)), ylabel=as_label(name))
     ax.legend(frameon=False, fontsize=9, ncols=2)
-    return _plain(figure)
 
 
 def draw_column(

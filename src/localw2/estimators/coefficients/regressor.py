@@ -40,7 +40,7 @@ from localw2.losses.stacked import StackedLosses
 from localw2.storage.model_file import Stored
 from localw2.training.config import FitConfig
 
-_TOGETHER = 10  # refits of a bootstrap as printed that take their steps together: twice as fast as alone
+_TOGETHER = 10  # refits of a bootstrap as published that take their steps together: twice as fast as alone
 _LAW = ("mean", "std", "covariance")  # what a file always holds,
 _ERRORS = ("mean_se", "std_se", "mean_interval", "std_interval", "covariance_se")  # and after a bootstrap
 
@@ -55,9 +55,9 @@ class RandomCoefficientRegressor(Judged, stored_values.Storable, RegressorMixin,
     ``method="w2"`` makes simulated and observed y agree in small balls by the debiased local W2, with noise
     of the shape that residuals have; ``"ml"`` is exact Gaussian maximum likelihood. Both find the means and
     SDs of coefficients of any law with finite variance. ``debiased=False`` is the paper's loss and training
-    as printed. ``delta="auto"`` uses the ``n_neighbors`` nearest rows as balls (as printed: radius 0.1), a
+    as published. ``delta="auto"`` uses the ``n_neighbors`` nearest rows as balls (the paper: radius 0.1), a
     number uses balls of that radius. With ``norm="auto"`` rows are near if their variance responds similarly
-    to the spread of every coefficient, or, for a given or printed delta, by ``Weighted.from_regression``.
+    to the spread of every coefficient, or, for a given or published delta, by ``Weighted.from_regression``.
     ``n_bootstrap`` > 0 adds standard errors and intervals by a bootstrap of standardised residuals (rows that
     are drawn twice would shrink the spread), ``n_jobs`` refits at a time; they do not assume Gaussian
     coefficients. These need a finite variance, and standard errors of their SDs need a finite kurtosis. With

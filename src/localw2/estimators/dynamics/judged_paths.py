@@ -48,7 +48,7 @@ class JudgedPaths:
         ``t0_`` if trajectories have their own times. ``n_times`` of its later observations, evenly spaced up
         to the last, are diagnosed as that many outputs; ``settings`` are those of ``localw2.diagnose``.
         A fit with noise, doses or covariates is judged by new subjects from ``t0_`` on, with their own times
-        and gaps; Y may then be a table, as in ``individual_parameters``.
+        and missing values; Y may then be a table, as in ``individual_parameters``.
         """
         n_samples = check_count(n_samples, "n_samples", 2, why="one draw shows no spread")
         rng = np.random.default_rng(draw_seed(random_state))
@@ -95,7 +95,7 @@ class JudgedPaths:
         n_samples: int,
         rng: np.random.Generator,
     ) -> tuple[Array, Array, Array]:
-        """Trajectories with gaps or times of their own; the times are columns of x too."""
+        """Trajectories with missing values or times of their own; the times are columns of x too."""
         if start is not None:
             start = np.broadcast_to(start, (len(Y), start.shape[1])) if len(start) == 1 else start
         paths = list(read_paths(Y, t, self.n_observed_, start, self.t0_))

@@ -81,7 +81,7 @@ class LocalW2ODE(TableMethods, JudgedPaths, SubjectMethods, stored_values.Storab
         its parameters and covariates of these names.
     linked : bool
         Rows of Y are trajectories: compare where they are and how they continue, at pairs of times. False
-        compares each time separately, as printed and as unpaired snapshots need.
+        compares each time separately, as published and as unpaired snapshots need.
     max_times : int or None
         At most this many times of a common grid are compared, evenly spaced; None compares all.
     delta : "auto" or float

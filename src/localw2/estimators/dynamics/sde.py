@@ -72,7 +72,7 @@ class LocalW2SDE(Processes, stored_values.Storable, BaseEstimator):  # type: ign
         Transitions per ball: wide ones identify the spread.
     debiased : bool
         Remove the shrinkage of the spread by finite balls, and compare rows one by one as well, which
-        identifies means best. False is the loss as printed.
+        identifies means best. False is the loss as published.
     step : "auto" or float
         Longest step of the solver; "auto" halves it until the law of transitions stops moving.
     width, depth : int

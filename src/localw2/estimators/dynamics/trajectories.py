@@ -189,7 +189,7 @@ class Rows:
         """Balls of rows: in one window, and of trajectories whose initial states are in one ball.
 
         A missing row is in no ball of its time, so it is absent from the observed and the simulated sample
-        alike. The weight of a ball is the number of rows at its centres, as in the printed mean over rows.
+        alike. The weight of a ball is the number of rows at its centres, as in the published mean over rows.
         """
         found: list[Array] = []
         weights: list[int] = []

@@ -61,7 +61,7 @@ class LocalW2Regressor(Judged, stored_values.Storable, RegressorMixin, BaseEstim
     itself, and, where the distribution varies smoothly with x, a network with random weights trained by the
     local W2 loss. ``LocalW2Regressor(law=Network(debiased=False, standardize=False, n_draws=1, depth=4,
     epochs=1000, learning_rate=0.025, schedule="constant"), base=None, delta=0.1)`` is the paper's method as
-    printed, on x and y as they are. y needs a finite variance at every x.
+    published, on x and y as they are. y needs a finite variance at every x.
 
     Parameters
     ----------
