@@ -18,7 +18,7 @@ from typing import Any, final
 
 import numpy as np
 
-from localw2._validation import Array
+from localw2._validation import Array, average
 
 MOST_CLASSES = 50  # of a categorical output
 _NAMED = 100  # letters of a name in a message
@@ -41,7 +41,9 @@ class OutputCoding:
     single: bool
 
     @classmethod
-    def learn(cls, Y: Any, categorical: Any = None) -> tuple[OutputCoding, Array, Array]:
+    def learn(
+        cls, Y: Any, categorical: Any = None, weights: Array | None = None
+    ) -> tuple[OutputCoding, Array, Array]:
         """From outputs; and the numbers (N, d_n) and the codes (N, d_c) of the rows."""
         columns, names, framed, single = _columns(Y)
         given = _places(categorical, names)
@@ -57,8 +59,11 @@ class OutputCoding:
         n = len(columns[0])
         values = np.stack(numbers, 1) if numbers else np.empty((n, 0))
         labels = np.stack(codes, 1) if codes else np.empty((n, 0), np.int64)
-        scales = values.std(0)
-        shares = [np.bincount(code) / n for code in codes]
+        if weights is not None and len(weights) != n:
+            raise ValueError(f"Y has {n} rows and sample_weight {len(weights)}; they must be pairs.")
+        counts = np.ones(n) if weights is None else weights
+        scales = np.sqrt(average((values - average(values, weights)) ** 2, weights))
+        shares = [np.bincount(code, counts) / counts.sum() for code in codes]
         costs = np.array([2 / max(1 - float((p**2).sum()), 1e-12) for p in shares])
         return cls(names, classes, np.where(scales > 0, scales, 1.0), costs, framed, single), values, labels
 
@@ -212,7 +217,9 @@ def _classify(column: Any, name: str) -> tuple[tuple[Any, ...], Array]:
     words = tuple(word.item() if isinstance(word, np.generic) else word for word in order)
     if not 2 <= len(words) <= MOST_CLASSES:
         raise ValueError(
-            f"{name[:_NAMED]!r} has {len(words)} classes; a categorical target can have 2 to {MOST_CLASSES}."
+            f"{name[:_NAMED]!r} has {len(words)} {'class' if len(words) == 1 else 'classes'}; a categorical "
+            f"target can have 2 to {MOST_CLASSES}."
+            + (" Merge rare ones into one class." if len(words) > MOST_CLASSES else "")
         )
     if len({str(word) for word in words}) < len(words):
         raise ValueError(f"{name[:_NAMED]!r} has classes that read alike, such as 1 and '1'. Rename one.")

@@ -1,0 +1,82 @@
+"""A fitted mixed estimator as others take it: its numbers as those of a regressor, all outputs as points."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from localw2._validation import Array, check_count, check_probability
+from localw2.estimators import settings
+from localw2.estimators.judged import Judged
+
+if TYPE_CHECKING:
+    from localw2.estimators.mixed.regressor import LocalW2MixedRegressor
+    from localw2.judging.inputs import Input
+
+
+class OutputView(Judged):
+    """Some outputs of a fitted ``model``, which reads the tables."""
+
+    def __init__(self, model: LocalW2MixedRegressor) -> None:
+        self.model, self.law = model, model.law_
+        self.columns_, self.n_features_in_ = model.columns_, model.n_features_in_
+
+    def encode(self, X: Any) -> Array:
+        """The numbers (N, q) that a table becomes: codes for categories, NaN for missing values."""
+        return self.model.encode(X)
+
+    def list_inputs(self, X: Any, names: Any = None) -> tuple[Array, list[Input]]:
+        """The used columns of a table as numbers (N, p), and what they mean to people."""
+        return self.model.list_inputs(X, names)
+
+    def _draw(self, X: Any, n_samples: int, random_state: Any) -> tuple[Array, Array]:
+        rng = np.random.default_rng(settings.draw_seed(random_state))
+        return self.law.sample(self.model.standardise(X), check_count(n_samples, "n_samples", 1), rng)
+
+
+@final
+class NumberOutputs(OutputView):
+    """The d numeric outputs alone, with the methods of a regressor; ``names`` are theirs."""
+
+    def __init__(self, model: LocalW2MixedRegressor) -> None:
+        super().__init__(model)
+        self.names = [model.coding_.names[j] for j in model.coding_.numeric]
+        self.n_outputs_ = len(self.names)
+
+    def sample(self, X: Any, n_samples: int = 1, random_state: Any = None) -> Array:
+        """Independent draws (S, N, d)."""
+        return self._draw(X, n_samples, random_state)[0]
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """The mean (N, d) at each row, and with ``return_std`` its standard deviation."""
+        found = [(draws.mean(0), draws.std(0)) for draws in self._common(X)]
+        mean, std = (np.concatenate(same) for same in zip(*found, strict=True))
+        return (mean, std) if return_std else mean
+
+    def predict_quantiles(self, X: Any, q: Any = (0.05, 0.5, 0.95)) -> Array:
+        """Quantiles (len(q), N, d), those of the draws behind ``predict``."""
+        levels = settings.check_levels(q)
+        return np.concatenate([np.quantile(draws, levels, axis=0) for draws in self._common(X)], 1)
+
+    def predict_interval(self, X: Any, coverage: float = 0.9) -> tuple[Array, Array]:
+        """The central prediction interval of each number: its lower and upper ends (N, d)."""
+        tail = (1 - check_probability(coverage, "coverage")) / 2
+        lower, upper = self.predict_quantiles(X, [tail, 1 - tail])
+        return lower, upper
+
+    def _common(self, X: Any) -> list[Array]:
+        return [numbers for _, numbers, _ in self.law.common_draws(self.model.standardise(X))]
+
+
+@final
+class PointOutputs(OutputView):
+    """All outputs together as points (N, D), for tests that take numbers."""
+
+    def __init__(self, model: LocalW2MixedRegressor) -> None:
+        super().__init__(model)
+        self.seen_rows_ = model.seen_rows_
+
+    def sample(self, X: Any, n_samples: int = 1, random_state: Any = None) -> Array:
+        """Independent draws (S, N, D)."""
+        return self.law.coding.embed(*self._draw(X, n_samples, random_state))
