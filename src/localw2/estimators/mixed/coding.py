@@ -87,12 +87,14 @@ class OutputCoding:
         numbers = [_finite(columns[j], self.names[j]) for j in self.numeric]
         codes = []
         for j, words in self.classes.items():
-            place = {str(word): k for k, word in enumerate(words)}
-            labels = [str(value) for value in columns[j]]
+            place = {_label(word): k for k, word in enumerate(words)}
+            labels = [_label(value) for value in columns[j]]
             if unknown := sorted(set(labels) - place.keys()):
+                count = sum(label not in place for label in labels)
                 raise ValueError(
-                    f"{self.names[j]!r} has {unknown[0][:_NAMED]!r}, not among the classes of the fit: "
-                    f"{_short(tuple(place))}."
+                    f"{self.names[j]!r} has {unknown[0][:_NAMED]!r}, which is not among the classes of the "
+                    f"fit: {_short(tuple(place))}. Leave such rows out ({count} of {len(labels)}), or fit "
+                    "again with them."
                 )
             codes.append(np.array([place[label] for label in labels], np.int64))
         n = len(columns[0])
@@ -221,10 +223,16 @@ def _classify(column: Any, name: str) -> tuple[tuple[Any, ...], Array]:
             f"target can have 2 to {MOST_CLASSES}."
             + (" Merge rare ones into one class." if len(words) > MOST_CLASSES else "")
         )
-    if len({str(word) for word in words}) < len(words):
+    if len({_label(word) for word in words}) < len(words):
         raise ValueError(f"{name[:_NAMED]!r} has classes that read alike, such as 1 and '1'. Rename one.")
     place = {word: k for k, word in enumerate(words)}
     return words, np.array([place[value] for value in values], np.int64)
+
+
+def _label(value: Any) -> str:
+    """A class as text, the same for 1 and 1.0, which turn into each other in arrays and files."""
+    whole = isinstance(value, float | np.floating) and float(value).is_integer()
+    return str(int(value)) if whole else str(value)
 
 
 def _places(categorical: Any, names: Sequence[str]) -> set[int]:

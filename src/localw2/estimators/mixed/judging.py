@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from localw2._validation import Array, check_count
+from localw2.judging.diagnosis.diagnose import ADVICE, Diagnosis
 from localw2.metrics import CalibrationBins, brier_score, log_loss
 
 if TYPE_CHECKING:
     from localw2.estimators.mixed.coding import OutputCoding
-    from localw2.judging.diagnosis.diagnose import Diagnosis
 
 LEVEL = 0.05
 TABLES = 199  # of classes drawn from the probabilities, for the p-value of their calibration
@@ -98,7 +98,9 @@ class MixedDiagnosis:
     @property
     def verdict(self) -> list[str]:
         """Sentences: the judgement of the numbers, and of the probabilities of each category."""
-        lines = [] if self.numbers is None else list(self.numbers.verdict)
+        # Advice on the settings of a regressor, which this law does not have, is left out.
+        known = [] if self.numbers is None else self.numbers.verdict
+        lines = [line for line in known if line not in ADVICE.values()]
         for name, s in self.classes.items():
             off = f"calibration error {s['calibration_error']:.3f}, by chance {s['chance']:.3f}"
             if name in self.miscalibrated:

@@ -67,7 +67,9 @@ class LocalW2MixedRegressor(Tabled, stored_values.Storable, BaseEstimator):  # t
     classes_ : the classes of each categorical column by its name; an array if Y is one categorical column.
     coding_ : the ``OutputCoding``: which columns are numbers, and what a mismatch costs.
     columns_ : how the columns of X became numbers (``estimators.tables``).
-    weights_ : the shares of balls, smooth probabilities and network.
+    weights_ : the weights of balls and network in the law.
+    smooth_share_ : the share of the logistic regression in the probabilities of the balls.
+    n_features_in_, feature_names_in_, n_outputs_ : as in scikit-learn.
 
     Examples
     --------
@@ -151,12 +153,16 @@ class LocalW2MixedRegressor(Tabled, stored_values.Storable, BaseEstimator):  # t
         Otherwise, or with ``as_array``, an array (S, N, d), or (S, N) for one output, in which a category is
         its place in ``coding_.classes``.
         """
-        x, count = self.standardise(X), check_count(n_samples, "n_samples", 1)
-        rng = np.random.default_rng(settings.draw_seed(random_state))
-        numbers, codes = self.law_.sample(x, count, rng)
+        numbers, codes = self.draw(X, n_samples, random_state)
         if check_flag(as_array, "as_array") or not self.coding_.framed:
             return self.coding_.as_array(numbers, codes)
-        return self._frame(numbers, codes, count, len(x))
+        return self._frame(numbers, codes, *numbers.shape[:2])
+
+    def sample_columns(self, X: Any, n_samples: int = 1, random_state: Any = None) -> dict[str, Array]:
+        """The draws of ``sample`` as an array (S, N) for each output, by its name; classes are as in Y."""
+        numbers, codes = self.draw(X, n_samples, random_state)
+        columns = self.coding_.as_columns(numbers, codes)
+        return {name: values.reshape(numbers.shape[:2]) for name, values in columns.items()}
 
     def predict(self, X: Any) -> Any:
         """The mean of numbers and the most probable class of categories, in the form of Y."""
@@ -269,16 +275,18 @@ class LocalW2MixedRegressor(Tabled, stored_values.Storable, BaseEstimator):  # t
         check_is_fitted(self, "law_")
         law, coding = self.law_, self.coding_
         parameters = self.get_params(deep=False)
-        own = {name: parameters.pop(name) for name in ("law", "base", "categorical")}
+        own = {name: parameters.pop(name) for name in ("law", "base")}
         own = {
             name: value if value is None or isinstance(value, str) else None for name, value in own.items()
         }
         if any(own[name] is None and getattr(self, name) is not None for name in own):
             warnings.warn(
-                "law, base and categorical are stored as settings only if they are words; a loaded estimator "
-                "draws the same and refits with the defaults unless you set them.",
+                "law and base are stored as settings only if they are words; a loaded estimator draws the "
+                "same and refits with the defaults unless you set them.",
                 stacklevel=3,
             )
+        labels = parameters.pop("categorical")
+        labels = [labels] if isinstance(labels, str | int) else labels
         counts, seen = stored_values.store_seen(self.seen_rows_)
         tensors: dict[str, Any] = {
             **seen,
@@ -291,7 +299,8 @@ class LocalW2MixedRegressor(Tabled, stored_values.Storable, BaseEstimator):  # t
         }
         plain: dict[str, Any] = {
             "parameters": stored_values.store_parameters(parameters),
-            "words": {name: own[name] for name in ("law", "base")},
+            "words": own,
+            "categorical": None if labels is None else list(labels),
             "n_features": self.n_features_in_,
             "feature_names": None if self.columns_.names is None else list(self.columns_.names),
             "table": self.columns_.to_stored(),
@@ -333,6 +342,9 @@ class LocalW2MixedRegressor(Tabled, stored_values.Storable, BaseEstimator):  # t
         estimator = cls()
         parameters = stored_values.restore_parameters(plain["parameters"])
         words = {name: value for name, value in plain["words"].items() if value is not None}
+        labels = plain.get("categorical")
+        if labels is not None:
+            parameters["categorical"] = [one if type(one) is int else text(one) for one in labels]
         stored_values.set_stored_parameters(
             estimator, parameters | {name: text(v) for name, v in words.items()}
         )
@@ -422,11 +434,14 @@ class LocalW2MixedRegressor(Tabled, stored_values.Storable, BaseEstimator):  # t
             self.feature_names_in_ = np.array(columns.names, dtype=object)
         by_name = {self.coding_.names[j]: np.array(words) for j, words in self.coding_.classes.items()}
         self.classes_ = next(iter(by_name.values())) if self.coding_.single and by_name else by_name
-        self.weights_ = {
-            "balls": 1 - law.of_network,
-            "network": law.of_network,
-            "smooth probabilities": law.smooth,
-        }
+        shares = {"balls": 1 - law.of_network, "network": law.of_network}
+        self.weights_ = {name: share for name, share in shares.items() if share > 0}
+        self.smooth_share_ = law.smooth
+
+    def draw(self, X: Any, n_samples: int, random_state: Any) -> tuple[Array, Array]:
+        """Independent draws as numbers (S, N, d_n) and codes (S, N, d_c)."""
+        x, count = self.standardise(X), check_count(n_samples, "n_samples", 1)
+        return self.law_.sample(x, count, np.random.default_rng(settings.draw_seed(random_state)))
 
     def _warn_of_seen(self, X: Any, points: Array) -> None:
         seen = self.seen_rows_

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from localw2._validation import Array, check_count, check_probability
+from localw2._validation import Array, check_probability
+from localw2.distribution import DrawsDistribution
 from localw2.estimators import settings
 from localw2.estimators.judged import Judged
 
@@ -30,10 +31,6 @@ class OutputView(Judged):
         """The used columns of a table as numbers (N, p), and what they mean to people."""
         return self.model.list_inputs(X, names)
 
-    def _draw(self, X: Any, n_samples: int, random_state: Any) -> tuple[Array, Array]:
-        rng = np.random.default_rng(settings.draw_seed(random_state))
-        return self.law.sample(self.model.standardise(X), check_count(n_samples, "n_samples", 1), rng)
-
 
 @final
 class NumberOutputs(OutputView):
@@ -46,7 +43,7 @@ class NumberOutputs(OutputView):
 
     def sample(self, X: Any, n_samples: int = 1, random_state: Any = None) -> Array:
         """Independent draws (S, N, d)."""
-        return self._draw(X, n_samples, random_state)[0]
+        return self.model.draw(X, n_samples, random_state)[0]
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """The mean (N, d) at each row, and with ``return_std`` its standard deviation."""
@@ -65,6 +62,10 @@ class NumberOutputs(OutputView):
         lower, upper = self.predict_quantiles(X, [tail, 1 - tail])
         return lower, upper
 
+    def predict_distribution(self, X: Any) -> DrawsDistribution:
+        """The distributions (N, d), those of the draws behind ``predict``."""
+        return DrawsDistribution.of(np.concatenate(self._common(X), 1))
+
     def _common(self, X: Any) -> list[Array]:
         return [numbers for _, numbers, _ in self.law.common_draws(self.model.standardise(X))]
 
@@ -79,4 +80,4 @@ class PointOutputs(OutputView):
 
     def sample(self, X: Any, n_samples: int = 1, random_state: Any = None) -> Array:
         """Independent draws (S, N, D)."""
-        return self.law.coding.embed(*self._draw(X, n_samples, random_state))
+        return self.law.coding.embed(*self.model.draw(X, n_samples, random_state))
