@@ -144,8 +144,6 @@ class Table:
         >>> Table(frame, "things.csv").find_labels(list(frame))
         ['kind']
         """
-        from localw2.estimators.cells import CATEGORY, NUMBER, find_kind  # here: it brings torch
-
         found = []
         for name, column in self.select(names).items():
             cells = column.dropna()
