@@ -68,9 +68,7 @@ def draw_calibration(codes: Array, p: Array, words: list[str], name: str) -> Any
             ink = "#ffffff" if value > 0.6 else "#222222"
             right.text(j, k, f"{value:.2f}", ha="center", va="center", fontsize=7, color=ink)
     short = [as_label(word[:14]) for word in names]
-    right.set_xticks(range(len(names)), short, rotation=30 if len(names) > 3 else 0, ha="right", fontsize=8)
-    if len(names) <= 3:
-        right.set_xticks(range(len(names)), short, fontsize=8)
+    _name_ticks(right, names)
     right.set_yticks(range(len(names)), short, fontsize=8)
     right.set(xlabel="class", ylabel="observed class")
     right.set_title("mean probability", fontsize=10)
@@ -104,8 +102,7 @@ def draw_along(
         below += [np.isin(codes[some], group).mean() for some in members]
         if group is not groups[-1]:  # the last one ends at 1
             left.plot(range(len(members)), below, "o", ms=4, color=colour, mec=INK, mew=0.6)
-    turned = {"rotation": 30, "ha": "right"} if max(map(len, labels), default=0) > 4 else {}
-    left.set_xticks(range(len(members)), [as_label(word[:14]) for word in labels], fontsize=8, **turned)
+    _name_ticks(left, labels)
     shares = [along[:, group].sum(1) for group in groups]
     if each.kind == "category":
         base = np.zeros(len(grid))
@@ -113,8 +110,7 @@ def draw_along(
             right.bar(range(len(grid)), height, 0.8, base, color=colour, alpha=0.55, lw=0, label=word[:24])
             base += height
         shown = [each.show(value) for value in grid]
-        turned = {"rotation": 30, "ha": "right"} if max(map(len, shown), default=0) > 4 else {}
-        right.set_xticks(range(len(grid)), [as_label(word[:14]) for word in shown], fontsize=8, **turned)
+        _name_ticks(right, shown)
     else:
         labelled = [as_label(word[:24]) for word in names]
         right.stackplot(as_axis(each, grid), *shares, colors=colours, alpha=0.55, labels=labelled)
@@ -154,3 +150,10 @@ def draw_by_class(
     ax.legend(frameon=False, fontsize=8, ncols=2, loc="upper left", borderaxespad=0)
     ax.spines[["top", "right"]].set_visible(False)
     return figure
+
+
+def _name_ticks(ax: Any, words: list[str]) -> None:
+    """One word at each of 0, 1, ... on the x axis, turned where they would touch each other."""
+    short = [as_label(word[:14]) for word in words]
+    turned = {"rotation": 30, "ha": "right"} if sum(map(len, short)) > 24 else {}
+    ax.set_xticks(range(len(short)), short, fontsize=8, **turned)

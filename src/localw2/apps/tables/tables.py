@@ -150,10 +150,10 @@ class Table:
             kind = getattr(cells.dtype, "kind", "O")
             words = str(cells.dtype) == "category" or kind == "b"
             if not words and kind not in "iufmM" and len(cells) and not _is_mostly_numeric(cells):
-                words = find_kind(cells, repr(name)) in (
-                    CATEGORY,
-                    NUMBER,
-                )  # truth values with gaps are objects
+                from localw2.estimators.cells import CATEGORY, NUMBER, find_kind  # here: it brings torch
+
+                # Truth values with gaps are objects, which count as numbers.
+                words = find_kind(cells, repr(name)) in (CATEGORY, NUMBER)
             if words:
                 found.append(str(name))
         return found

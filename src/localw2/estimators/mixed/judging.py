@@ -101,6 +101,7 @@ class MixedDiagnosis:
         # Advice on the settings of a regressor, which this law does not have, is left out.
         known = [] if self.numbers is None else self.numbers.verdict
         lines = [line for line in known if line not in ADVICE.values()]
+        lines[:1] = [f"Numbers: {line[:1].lower()}{line[1:]}" for line in lines[:1]]
         for name, s in self.classes.items():
             off = f"calibration error {s['calibration_error']:.3f}, by chance {s['chance']:.3f}"
             if name in self.miscalibrated:
