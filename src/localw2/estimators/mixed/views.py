@@ -8,7 +8,7 @@ import numpy as np
 
 from localw2._validation import Array, check_probability
 from localw2.distribution import DrawsDistribution
-from localw2.estimators import settings
+from localw2.estimators import cells, settings
 from localw2.estimators.judged import Judged
 
 if TYPE_CHECKING:
@@ -76,8 +76,65 @@ class PointOutputs(OutputView):
 
     def __init__(self, model: LocalW2MixedRegressor) -> None:
         super().__init__(model)
-        self.seen_rows_ = model.seen_rows_
+        self.seen_rows_ = getattr(model, "seen_rows_", None)
 
     def sample(self, X: Any, n_samples: int = 1, random_state: Any = None) -> Array:
         """Independent draws (S, N, D)."""
         return self.law.coding.embed(*self.model.draw(X, n_samples, random_state))
+
+
+@final
+class CodedOutputs(OutputView):
+    """All d outputs as numbers (N, d), a category as its place among ``classes``, by the output's place."""
+
+    def __init__(self, model: LocalW2MixedRegressor) -> None:
+        super().__init__(model)
+        coding = model.coding_
+        self.classes = {j: [str(word) for word in words] for j, words in coding.classes.items()}
+        self._numbers, self._numeric = NumberOutputs(model), coding.numeric
+        self.n_outputs_ = len(coding.names)
+
+    def sample(self, X: Any, n_samples: int = 1, random_state: Any = None) -> Array:
+        """Independent draws (S, N, d)."""
+        numbers, codes = self.model.draw(X, n_samples, random_state)
+        return self._join(numbers, codes)
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """The mean (N, d) of numbers and the most probable class; ``return_std`` adds SDs, 0 of a class."""
+        p = self.probabilities(X)
+        codes = np.stack([p[j].argmax(1) for j in self.classes], 1)
+        if not self._numeric:
+            mean = self._join(np.empty((len(codes), 0)), codes)
+            return (mean, np.zeros_like(mean)) if return_std else mean
+        mean, std = self._numbers.predict(X, return_std=True)
+        joined = self._join(mean, codes)
+        return (joined, self._join(std, np.zeros_like(codes))) if return_std else joined
+
+    def predict_quantiles(self, X: Any, q: Any = (0.05, 0.5, 0.95)) -> Array:
+        """Quantiles (len(q), N, d) of numbers; a class has none, and 0 in their place."""
+        levels = settings.check_levels(q)
+        n = len(self.encode(X))
+        found = np.zeros((*np.shape(levels), n, self.n_outputs_))
+        if self._numeric:
+            found[..., self._numeric] = self._numbers.predict_quantiles(X, levels)
+        return found
+
+    def probabilities(self, X: Any) -> dict[int, Array]:
+        """The probabilities (N, K_j) of the classes of each category, by its place."""
+        found = self.law.column_probabilities(self.model.standardise(X))
+        return dict(zip(self.classes, found, strict=True))
+
+    def read(self, Y: Any) -> Array:
+        """Observed outputs as numbers (N, d)."""
+        return self._join(*self.law.coding.read(cells.as_pandas(Y)))
+
+    def points(self, coded: Array) -> Array:
+        """Numbers (N, d) of outputs as the points (N, D) that ``PointOutputs`` draws."""
+        codes = coded[:, list(self.classes)].astype(np.int64)
+        return self.law.coding.embed(coded[:, self._numeric], codes)
+
+    def _join(self, numbers: Array, codes: Array) -> Array:
+        found = np.empty((*codes.shape[:-1], self.n_outputs_))
+        found[..., self._numeric] = numbers
+        found[..., list(self.classes)] = codes
+        return found
