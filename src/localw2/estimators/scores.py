@@ -57,21 +57,26 @@ class ScoredRows:
 @final
 @dataclass(frozen=True, eq=False)
 class MixedScores:
-    """Scores of numbers and categories: ``numbers`` or None, and the diagnosis of both.
+    """Scores of the outputs ``names``: ``numbers`` or None, and the diagnosis of these and of categories.
 
     ``energy`` is the energy score of all outputs together, numbers in SDs and a mismatch at its cost.
     """
 
+    names: tuple[str, ...]
     numbers: ScoredRows | None
     diagnosis: MixedDiagnosis
     energy: float
 
     def list_scores(self, targets: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """Of each target in turn, the scores of a number or those of the probabilities of a category."""
+        """The scores of a number, or of the probabilities of a category, in the order of the fit.
+
+        ``targets`` may be other names than the fit's.
+        """
         classes = self.diagnosis.classes
-        numeric = [name for name in targets if name not in classes]
+        numeric = [name for name in self.names if name not in classes]
         found = {} if self.numbers is None else self.numbers.list_scores(numeric)
-        return {name: found[name] if name in found else dict(classes[name]) for name in targets}
+        every = {name: found[name] if name in found else dict(classes[name]) for name in self.names}
+        return dict(zip(targets, every.values(), strict=True))
 
 
 def score_mixed(
@@ -92,7 +97,7 @@ def score_mixed(
             observed, view.predict(X), *view.predict_interval(X, COVERAGE), diagnosis.numbers
         )
     energy = estimator.energy_scores(X, Y, n_samples=min(n_samples, ENERGY_DRAWS), random_state=random_state)
-    return MixedScores(numbers, diagnosis, float(energy.mean()))
+    return MixedScores(estimator.coding_.names, numbers, diagnosis, float(energy.mean()))
 
 
 def score_rows(
