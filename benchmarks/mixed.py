@@ -100,8 +100,8 @@ def run(rows: int, seed: int, law: Any) -> dict[str, float]:
         "seconds": seconds,
         "gap error": float(np.abs(gaps - known).max()),
         "gap error, shuffled": float(np.abs(class_gaps(shuffled) - known).max()),
-        "network": model.weights_["network"],
-        "smooth": model.weights_["smooth probabilities"],
+        "network": model.weights_.get("network", 0.0),
+        "smooth": model.smooth_share_,
         "test p": float(model.conditional_test(test[:500], truth[:500], random_state=seed).pvalue),
     }
     for name, true in (("wet", wet), ("soil", true_soil(many))):

@@ -364,6 +364,8 @@ def make_models():
 
     from localw2 import (
         BallLaw,
+        LocalW2FieldRegressor,
+        LocalW2MixedRegressor,
         LocalW2ODE,
         LocalW2Regressor,
         LocalW2SDE,
@@ -381,6 +383,8 @@ def make_models():
     frame = pd.DataFrame({"a": x[:, 0], "c": rng.choice(list("pqr"), n), "b": rng.integers(0, 5, n) / 2})
     frame.loc[3, "a"] = np.nan
     two = np.column_stack([y, x[:, 1] - y])
+    kinds = pd.DataFrame({"size": y, "kind": frame["c"], "wet": y > 0})
+    curves = np.sin(np.arange(6.0) + y[:, None])
     paths, times = rng.normal(size=(6, 4, 1)).cumsum(1), np.arange(4.0)
     decays, laws = np.exp(-0.3 * times + 0.1 * paths[..., 0])[..., None], {"k": PushForward(0.3, 0.1)}
     walks = 0.1 * rng.normal(size=(6, 20)).cumsum(1)
@@ -403,6 +407,9 @@ def make_models():
         "calibrated": (LocalW2Regressor(balls, None, calibrate="cv+", values=(0, 1), **seed), frame, y > 0),
         "coefficients": (RandomCoefficientRegressor("ml", n_bootstrap=3, **seed), x, y),
         "w2": (RandomCoefficientRegressor("w2", n_bootstrap=0, **seed), x, y),
+        "mixed": (LocalW2MixedRegressor("balls", None, **seed), frame[["a", "b"]], kinds),
+        "classes": (LocalW2MixedRegressor(noisy, **seed), x, kinds["kind"]),
+        "fields": (LocalW2FieldRegressor(LocalW2Regressor(balls, None), calibrate=True, **seed), x, curves),
         "ode": (LocalW2ODE(width=4, max_epochs=2, **seed), paths, times),
         "population": (LocalW2ODE(decay, laws, noise="combined", max_epochs=2, **seed), decays, times),
         "process": (LocalW2SDE(jumps="normal", width=4, max_steps=2, **seed), walks, np.arange(20.0)),
@@ -476,6 +483,22 @@ def use(watch, path, rows, **functions):
             lambda: (model.drift(rows[0][:, :1]), model.diffusion(rows[0][:, :1]), model.summary()),
         ):
             watch.allow(ask)
+    elif kind == "LocalW2FieldRegressor":
+        for ask in (
+            lambda: model.predict(rows[0], return_std=True),
+            lambda: model.sample(rows[0], 3, random_state=0),
+            lambda: model.predict_band(rows[0]),
+        ):
+            watch.allow(ask)
+    elif kind == "LocalW2MixedRegressor":
+        for ask in (
+            lambda: model.predict(rows[0]),
+            lambda: model.predict_proba(rows[0]),
+            lambda: model.sample(rows[0], 3, random_state=0),
+            lambda: str(model.diagnose(*rows)),
+        ):
+            watch.allow(ask)
+        explore(watch, model, rows)
     else:
         for ask in (
             lambda: model.predict(rows[0], return_std=True),
@@ -593,12 +616,15 @@ def write_mutated(folder, frame, rng):
 
 
 def attack_tables(watch, numbers, seed):
-    (trained, frame, y), model = make_models()["plain"], watch.jail / "in" / "model.localw2"
+    models = make_models()
+    (trained, frame, y), model = models["plain"], watch.jail / "in" / "model.localw2"
     from localw2.apps.cli.model_files import save_model
 
     save_model(trained, str(model), features=list(frame), targets=["y"])
+    mixed = watch.jail / "in" / "mixed.localw2"
+    save_model(models["mixed"][0], str(mixed), features=["a", "b"], targets=["y", "c", "w"])
     before = hashlib.sha256(model.read_bytes()).digest()
-    table = frame.assign(y=y, day=pd.date_range("2020-01-01", periods=len(y)).astype(str))
+    table = frame.assign(y=y, w=y > 0, day=pd.date_range("2020-01-01", periods=len(y)).astype(str))
     good = watch.jail / "in" / "good.csv"
     table.to_csv(good, index=False)
     out = watch.out / "result"
@@ -612,12 +638,16 @@ def attack_tables(watch, numbers, seed):
             *("--delta", "nearest:5", "--hold-out", 0.2, "--out", out),
         ),
         "report": lambda path: ("report", model, path, "--out", f"{out}.html"),
+        "classes": lambda path: ("fit", path, "--target", "c,y", "--hold-out", 0.3, "--out", out),
+        "predict classes": lambda path: ("predict", mixed, path, "--out", f"{out}.csv"),
+        "evaluate classes": lambda path: ("evaluate", mixed, path, "--target", "y,c,w"),
     }
     for make in makes.values():
         if command(watch, *make(good)) != 0:
             watch.fail("raw", f"the good table fails: {make(good)}")
     watch.start()
-    kinds = ["predict", "fit", "evaluate", "sample", "network", "predict", "evaluate", "fit", "sample"]
+    kinds = ["predict", "fit", "evaluate", "sample", "network", "classes", "predict classes"]
+    kinds += ["predict", "evaluate classes"]
     for number in numbers:
         rng = np.random.default_rng([seed, number])
         path = write_mutated(watch.jail / "in", table, rng)
@@ -649,7 +679,7 @@ def attack_requests(watch, numbers, seed):
 
     models = make_models()
     clients = []
-    for name in ("table", "balls", "coefficients"):
+    for name in ("table", "balls", "coefficients", "mixed"):
         model, *rows = models[name]
         app = create_app(model, *rows)
         clients.append(TestClient(app, base_url="http://127.0.0.1:8000", raise_server_exceptions=False))
@@ -666,6 +696,8 @@ def attack_requests(watch, numbers, seed):
                 "/api/test": {},
             }
         )
+        if any(each["classes"] for each in about["outputs"]):
+            bodies[-1]["/probabilities"] = {"x": [start, start]}
         if len(about["outputs"]) > 1:
             bodies[-1]["/api/joint"] = {"x": start, "outputs": [0, 1], "k": 5, "shifted": True}
         for path, body in bodies[-1].items():

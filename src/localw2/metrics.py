@@ -10,7 +10,8 @@ The scorers are for scikit-learn: ``cross_val_score(model, X, y, scoring=crps_sc
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, final
 
 import numpy as np
 from scipy.spatial.distance import cdist
@@ -602,12 +603,40 @@ def calibration_error(codes: Any, probabilities: Any, n_bins: int = 10) -> float
     0.0
     """
     chosen, table = _classes(codes, probabilities)
-    gaps = []
-    for k, column in enumerate(table.T):
-        order = np.argsort(column, kind="stable")
-        for rows in np.array_split(order, min(n_bins, len(order))):
-            gaps.append(len(rows) * abs(float(column[rows].mean()) - float((chosen[rows] == k).mean())))
-    return float(np.sum(gaps) / table.size)
+    return CalibrationBins.of(table, n_bins).error(chosen)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class CalibrationBins:
+    """Bins of equally many rows by the probability of each class, for many tables of the same rows.
+
+    ``places`` (N, K) has the bin of a row among those of a class, ``expected`` (K, B) the sum of the
+    probabilities in it.
+    """
+
+    places: Array
+    expected: Array
+
+    @classmethod
+    def of(cls, probabilities: Array, n_bins: int = 10) -> CalibrationBins:
+        """The bins of probabilities (N, K)."""
+        n, n_classes = probabilities.shape
+        n_bins = min(n_bins, n)
+        ends = np.repeat(np.arange(n_bins), [len(part) for part in np.array_split(np.arange(n), n_bins)])
+        places = np.empty((n, n_classes), np.int64)
+        np.put_along_axis(places, np.argsort(probabilities, axis=0, kind="stable"), ends[:, None], 0)
+        expected = [
+            np.bincount(places[:, k], probabilities[:, k], minlength=n_bins) for k in range(n_classes)
+        ]
+        return cls(places, np.stack(expected))
+
+    def error(self, codes: Array) -> float:
+        """The calibration error if the rows have these classes (N,)."""
+        n_classes, n_bins = self.expected.shape
+        cells = codes * n_bins + self.places[np.arange(len(codes)), codes]
+        seen = np.bincount(cells, minlength=self.expected.size).reshape(n_classes, n_bins)
+        return float(np.abs(seen - self.expected).sum() / self.places.size)
 
 
 def _classes(codes: Any, probabilities: Any) -> tuple[Array, Array]:

@@ -1,4 +1,4 @@
-"""How regressors are judged: a diagnosis on new rows."""
+"""How regressors are judged: a diagnosis on new rows, in the words of their tables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,21 @@ from localw2.judging.diagnosis.diagnose import Diagnosis, diagnose
 from localw2.judging.inputs import Input, describe_inputs
 
 
-class Judged:
+class Tabled:
+    """An estimator that knows the columns of its table."""
+
+    def list_inputs(self, X: Any, names: Any = None) -> tuple[Array, list[Input]]:
+        """The used columns of a table as numbers (N, p), and what they mean to people.
+
+        ``names`` are other names for all columns of the table.
+        """
+        columns = getattr(self, "columns_", None)
+        if columns is None:
+            raise ValueError("the estimator was fitted to plain numbers; its inputs are the columns of X.")
+        return read_rows(self, X, columns), describe_inputs(columns, names)
+
+
+class Judged(Tabled):
     """A regressor that can be diagnosed."""
 
     def diagnose(
@@ -23,13 +37,3 @@ class Judged:
         looks calibrated.
         """
         return diagnose(X, y, self, n_samples=n_samples, random_state=random_state, **settings)
-
-    def list_inputs(self, X: Any, names: Any = None) -> tuple[Array, list[Input]]:
-        """The used columns of a table as numbers (N, p), and what they mean to people.
-
-        ``names`` are other names for all columns of the table.
-        """
-        columns = getattr(self, "columns_", None)
-        if columns is None:
-            raise ValueError("the estimator was fitted to plain numbers; its inputs are the columns of X.")
-        return read_rows(self, X, columns), describe_inputs(columns, names)

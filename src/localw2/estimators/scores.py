@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from localw2._validation import Array, as_array
+from localw2.estimators.mixed.views import NumberOutputs
 from localw2.metrics import coverage, interval_width
 
 if TYPE_CHECKING:
+    from localw2.estimators.mixed.judging import MixedDiagnosis
+    from localw2.estimators.mixed.regressor import LocalW2MixedRegressor
     from localw2.judging.diagnosis.diagnose import Diagnosis
 
 COVERAGE = 0.9
 DRAWS = 200
+ENERGY_DRAWS = 100
 PIT_BINS = 10
 
 
@@ -48,6 +52,52 @@ class ScoredRows:
                 "pit": (counts / len(y)).tolist(),
             }
         return found
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class MixedScores:
+    """Scores of the outputs ``names``: ``numbers`` or None, and the diagnosis of these and of categories.
+
+    ``energy`` is the energy score of all outputs together, numbers in SDs and a mismatch at its cost.
+    """
+
+    names: tuple[str, ...]
+    numbers: ScoredRows | None
+    diagnosis: MixedDiagnosis
+    energy: float
+
+    def list_scores(self, targets: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """The scores of a number, or of the probabilities of a category, in the order of the fit.
+
+        ``targets`` may be other names than the fit's.
+        """
+        classes = self.diagnosis.classes
+        numeric = [name for name in self.names if name not in classes]
+        found = {} if self.numbers is None else self.numbers.list_scores(numeric)
+        every = {name: found[name] if name in found else dict(classes[name]) for name in self.names}
+        return dict(zip(targets, every.values(), strict=True))
+
+
+def score_mixed(
+    estimator: LocalW2MixedRegressor,
+    X: Any,
+    Y: Any,
+    names: Any,
+    n_samples: int = DRAWS,
+    random_state: Any = 0,
+) -> MixedScores:
+    """Score a fitted mixed regressor on rows X and Y, as ``score_rows`` does."""
+    view = NumberOutputs(estimator)
+    diagnosis = estimator.diagnose(X, Y, n_samples=n_samples, random_state=random_state, names=names)
+    numbers = None
+    if diagnosis.numbers is not None:
+        observed = estimator.coding_.read(Y)[0]
+        numbers = ScoredRows(
+            observed, view.predict(X), *view.predict_interval(X, COVERAGE), diagnosis.numbers
+        )
+    energy = estimator.energy_scores(X, Y, n_samples=min(n_samples, ENERGY_DRAWS), random_state=random_state)
+    return MixedScores(estimator.coding_.names, numbers, diagnosis, float(energy.mean()))
 
 
 def score_rows(

@@ -118,7 +118,8 @@ def encode_rows(owner: Any, x: Any) -> Any:
     of_rows = reads and getattr(x, "ndim", 0) == 2  # a missing value may be new to a fit
     if not has_table(owner) and not of_rows:
         return x
-    rows, columns = owner.encode(x), getattr(getattr(owner, "law_", None), "columns", None)
+    columns = getattr(getattr(owner, "law_", None), "columns", None) or getattr(owner, "columns_", None)
+    rows = owner.encode(x)
     return rows if columns is None else columns.expand(rows)
 
 

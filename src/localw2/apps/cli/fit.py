@@ -6,7 +6,7 @@ import json
 import shlex
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
@@ -60,6 +60,13 @@ def fit(
         str | None,
         typer.Option(metavar="COL", help="A column that says how much each row counts; not predicted from."),
     ] = None,
+    categorical: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COL[,COL2]",
+            help="Targets of whole numbers that are labels; text and true or false are categorical anyway.",
+        ),
+    ] = None,
     law: Annotated[
         LawName, typer.Option(help="What the distribution is made of; auto pools ball laws and the network.")
     ] = LawName.auto,
@@ -112,12 +119,13 @@ def fit(
     config: Config = None,
     as_json: options.Json = False,
 ) -> None:
-    """Learn the conditional distribution of a column given others; write MODEL and MODEL.settings.toml.
+    """Learn the conditional distribution of columns given others; write MODEL and MODEL.settings.toml.
 
     Text columns are categorical, unless they hold dates such as 2020-01-31; features may have missing values.
-    Row numbers, identifiers and constant columns are left out, with a line that says so. Ctrl-C keeps
-    MODEL.checkpoint; the same command then resumes the fit. `localw2 explore MODEL --data DATA --watch` shows
-    the training curves while it runs.
+    Targets may be numbers and categories together: their joint distribution is learned. Row numbers,
+    identifiers and constant columns are left out, with a line that says so. Ctrl-C keeps MODEL.checkpoint;
+    the same command then resumes the fit. `localw2 explore MODEL --data DATA --watch` shows the training
+    curves while it runs.
     """
     network = drop_unset(epochs=epochs, learning_rate=learning_rate, width=width, depth=depth)
     if network and law is not LawName.network:
@@ -132,39 +140,52 @@ def fit(
     from localw2.apps.tables.tables import read_table, write_table
 
     table = read_table(data, decimal)
-    targets, chosen, others, weighing = (
-        split_names(text, list(table.frame)) for text in (target, features, exclude, weights)
+    targets, chosen, others, weighing, named_labels = (
+        split_names(text, list(table.frame)) for text in (target, features, exclude, weights, categorical)
     )
     inputs = choose_features(table, targets, chosen, others, weighing)
+    labels = choose_labels(table, targets, named_labels)
+    if labels:
+        check_for_labels(labels, context)
     if drop_missing:
         table = drop_incomplete(table, [*inputs, *targets, *weighing])
-    X, y = table.features(inputs), read_outputs(table, targets)
+    X = table.features(inputs)
+    y = table.outcomes(targets, labels) if labels else read_outputs(table, targets)
     counts = read_outputs(table, weighing) if weighing else None
     rows, held = split_rows(len(y), max_rows, hold_out, seed)
     note(f"{len(rows)} rows: {', '.join(targets)} from {', '.join(inputs)}")
 
     # Only now, with something on the screen: these import torch, which takes a second or two.
-    from localw2 import LocalW2Regressor, Network
+    from localw2 import LocalW2MixedRegressor, LocalW2Regressor, Network
     from localw2.storage.model_file import check_writable
 
     check_writable(out, "--out")
-    balls = parse_delta(delta)
-    model = LocalW2Regressor(
-        law=Network(**network) if law is LawName.network else str(law),
-        base=choose_base(base),
-        delta=balls,
-        norm=choose_norm(norm, X.iloc[rows], y[rows]),
-        calibrate=calibrate if calibration is None else str(calibration),
-        bounds=limits,
-        values=levels,
-        device=device,
-        n_jobs=jobs,
-        random_state=seed,
-    )
-    named = pd.Series(y[rows], name=targets[0]) if y.ndim == 1 else pd.DataFrame(y[rows], columns=targets)
+    model: Any
+    if labels:
+        own: Any = Network.with_noise(**network) if network else str(law)
+        # Numbers that are labels are named; a model of one column is a classifier.
+        coded = [name for name in labels if name in named_labels] or None
+        model = LocalW2MixedRegressor(own, choose_base(base), coded, jobs, seed)
+        known = y.iloc[rows]
+        observed = known.iloc[:, 0] if len(targets) == 1 else known
+    else:
+        model = LocalW2Regressor(
+            law=Network(**network) if law is LawName.network else str(law),
+            base=choose_base(base),
+            delta=parse_delta(delta),
+            norm=choose_norm(norm, X.iloc[rows], y[rows]),
+            calibrate=calibrate if calibration is None else str(calibration),
+            bounds=limits,
+            values=levels,
+            device=device,
+            n_jobs=jobs,
+            random_state=seed,
+        )
+        known = y[rows]
+        observed = pd.Series(known, name=targets[0]) if y.ndim == 1 else pd.DataFrame(known, columns=targets)
     with keep_until_saved(out):
         extra = {} if counts is None else {"sample_weight": counts[rows]}
-        learn = partial(model.fit, X.iloc[rows], named, **extra)
+        learn = partial(model.fit, X.iloc[rows], observed, **extra)
         fitted = fit_with_checkpoint(model, learn, out, restart, as_json)
         if len(held):  # before the model: an explorer takes both as soon as the model is there
             try_to_write(f"{out}.held-out.csv", table.frame.iloc[held], write_table)
@@ -183,24 +204,30 @@ def fit(
         "weights": weighing[0] if weighing else None,
         "left_out": {inputs[j]: reason for j, reason in left_out.items()},
         "law": model.weights_,
-        "base": model.base_name_ if base is Base.auto else base,
-        "calibration": None if model.calibration_ is None else model.calibration_.kind,
+        **describe_mean(model, base),
+        "calibration": None if labels or model.calibration_ is None else model.calibration_.kind,
         **fitted,
     }
+    if labels:
+        found["classes"] = {model.coding_.names[j]: words for j, words in model.coding_.classes.items()}
     if hasattr(model, "delta_"):  # a network
         found |= {"delta": str(model.delta_), "norm": type(model.norm_).__name__}
-    lines = [f"{out}: fitted to {len(rows)} rows in {found['seconds']:.1f} s", f"mean: {found['base']}"]
+    lines = [f"{out}: fitted to {len(rows)} rows in {found['seconds']:.1f} s"]
+    lines += [f"mean: {found['base']}"] if found["base"] else []
     lines.append(f"distribution: {describe_weights(model.weights_)}")
+    lines += [f"{name}: {join_classes(words)}" for name, words in found.get("classes", {}).items()]
     if len(held):
         found["held_out_file"] = f"{out}.held-out.csv"
         try:
-            scores = score_rows(model, X.iloc[held], y[held], inputs, targets, seed)
+            rest = y.iloc[held] if labels else y[held]
+            scores = score_rows(model, X.iloc[held], rest, inputs, targets, seed)
         except ValueError as error:  # such as values missing only here; the model itself is fine
             note(f"the held-out rows cannot be scored: {error}")
         else:
             found["held_out_scores"] = scores
             lines += ["", f"On the held-out rows, in {found['held_out_file']}:", *format_scores(scores)]
-    used = {name: getattr(model.law, name) for name in _OF_NETWORK} if law is LawName.network else {}
+    trained = model.law if hasattr(model.law, "epochs") else None
+    used = {} if trained is None else {name: getattr(trained, name) for name in _OF_NETWORK}
     keep_settings(context, out, found, {name.replace("_", "-"): value for name, value in used.items()})
     print_result(found, "\n".join(lines), as_json)
     predict = {"predict other rows": ["localw2", "predict", out, "NEW.csv", "--out", "predictions.csv"]}
@@ -232,6 +259,49 @@ def choose_features(
     if not chosen:
         raise ValueError(f"{table.source} has no column left to predict {', '.join(targets)} from.")
     return chosen
+
+
+def choose_labels(table: Table, targets: list[str], named: list[str]) -> list[str]:
+    """The targets that are categorical: those named, text, and truth values."""
+    if strange := [name for name in named if name not in targets]:
+        raise typer.BadParameter(
+            f"--categorical names {strange[0]!r}, which is not a --target; text features are categorical "
+            "anyway."
+        )
+    found = table.find_labels(targets)
+    return [name for name in targets if name in named or name in found]
+
+
+def check_for_labels(labels: list[str], context: typer.Context) -> None:
+    """Raise if a setting was given that a law with categories does not have."""
+    plain = {"calibrate": False, "calibration": None, "bounds": "auto", "values": "auto", "delta": "auto"}
+    plain |= {"norm": NormName.auto}
+    given = [f"--{name}" for name, value in plain.items() if context.params[name] != value]
+    if context.params["device"] not in ("auto", "cpu"):
+        given.append("--device")
+    if given:
+        raise typer.BadParameter(
+            f"{', '.join(given)}: not with a categorical target such as {labels[0]!r}. Leave it out, or fit "
+            "the numbers alone."
+        )
+
+
+def describe_mean(model: Any, base: Base) -> dict[str, Any]:
+    """What the mean of the numbers is made of; None if there are none."""
+    if base is not Base.auto:
+        return {"base": base}
+    owner = model.law_.numbers if hasattr(model, "coding_") else model
+    return {"base": None if owner is None else owner.base_name_}
+
+
+def join_classes(words: Sequence[Any], most: int = 8) -> str:
+    """Some classes for people.
+
+    >>> join_classes(["no", "yes"]), join_classes(range(9), 3)
+    ('no, yes', '0, 1, 2 and 6 more')
+    """
+    more = f" and {len(words) - most} more" if len(words) > most else ""
+    return f"{', '.join(str(word)[:40] for word in words[:most])}{more}"
 
 
 def split_rows(n: int, most: int | None, share: float, seed: int) -> tuple[Array, Array]:
@@ -360,9 +430,12 @@ def fit_with_checkpoint(
         note(f"resuming from {checkpoint}; --restart would start over.")
     history.unlink(missing_ok=True)
     start = time.perf_counter()
-    model.set_params(checkpoint=str(checkpoint), history=str(history), verbose=True)
+    resumed = "checkpoint" in model.get_params(deep=False)  # a law with categories takes seconds
+    if resumed:
+        model.set_params(checkpoint=str(checkpoint), history=str(history), verbose=True)
     fit()
-    model.set_params(checkpoint=None, history=None, verbose=False)
+    if resumed:
+        model.set_params(checkpoint=None, history=None, verbose=False)
     training = getattr(model, "fit_", None)  # a law without a network has none
     stopped = "" if training is None else training.stopped
     if stopped.startswith("interrupted"):

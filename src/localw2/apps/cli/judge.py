@@ -30,7 +30,10 @@ def evaluate(
     config: Config = None,
     as_json: options.Json = False,
 ) -> None:
-    """Score a model on rows it was not fitted to: CRPS, RMSE, MAE, coverage and width at 90 %, PIT."""
+    """Score a model on rows it was not fitted to: CRPS, RMSE, MAE, coverage and width at 90 %, PIT.
+
+    Categorical targets have log loss, Brier score, accuracy and calibration error.
+    """
     from localw2.apps.cli.model_files import load_model, select_rows
 
     rows = select_rows(load_model(model), data, decimal, features, target, drop_missing)
@@ -47,8 +50,11 @@ def score_rows(
     """Compute the scores of each target, and the verdict of ``diagnose``; a report gives the same ones."""
     from localw2.estimators import scores
 
-    found = scores.score_rows(estimator, X, y, features, draws, seed)
+    mixed = hasattr(estimator, "coding_")
+    found = (scores.score_mixed if mixed else scores.score_rows)(estimator, X, y, features, draws, seed)
+    together = {"energy_score": found.energy} if mixed and len(targets) > 1 else {}
     return {
+        **together,
         "rows": len(X),
         "interval": scores.COVERAGE,
         "targets": found.list_scores(targets),
@@ -62,13 +68,21 @@ def format_scores(found: Mapping[str, Any]) -> list[str]:
     """Format the scores for people."""
     percent = f"{100 * found['interval']:.0f} %"
     rows = [["target", "CRPS", "RMSE", "MAE", "R2", f"in {percent}", f"width {percent}"]]
+    classes = [["target", "log loss", "Brier", "accuracy", "calibration error", "by chance"]]
     shares = []
     for name, score in found["targets"].items():
+        if "log_loss" in score:
+            kept = [score[key] for key in ("log_loss", "brier", "accuracy", "calibration_error", "chance")]
+            classes.append([name, *(f"{value:.3f}" for value in kept)])
+            continue
         cells = [f"{score[key]:.4g}" for key in ("crps", "rmse", "mae", "r2")]
         rows.append([name, *cells, f"{100 * score['coverage']:.1f} %", f"{score['width']:.4g}"])
         pit = " ".join(f"{100 * share:.0f}" for share in score["pit"])
         shares.append(f"PIT of {name}, % of rows per tenth (10 each if calibrated): {pit}")
-    return [f"{found['rows']} rows", align(rows), *shares, *found["verdict"]]
+    tables = [align(table) for table in (rows, classes) if len(table) > 1]
+    if "energy_score" in found:
+        shares.append(f"energy score of all targets together, in SDs: {found['energy_score']:.4g}")
+    return [f"{found['rows']} rows", *tables, *shares, *found["verdict"]]
 
 
 @report_errors
@@ -119,16 +133,12 @@ def compare(
     norm = getattr(estimator, "norm_", None)
     if norm is None and any(isinstance(one, Nearest) for one in balls):
         norm = Weighted.standardised(encode_rows(estimator, rows.X))
-    result = conditional_test(
-        rows.X,
-        rows.y,
-        estimator,
-        [None if one == math.inf else one for one in balls],
-        norm=norm,
-        n_permutations=permutations,
-        level=level,
-        random_state=seed,
-    )
+    compared = [None if one == math.inf else one for one in balls]
+    options_of_test = {"n_permutations": permutations, "level": level, "random_state": seed}
+    if hasattr(estimator, "conditional_test"):  # categories become points first
+        result = estimator.conditional_test(rows.X, rows.y, compared, norm=norm, **options_of_test)
+    else:
+        result = conditional_test(rows.X, rows.y, estimator, compared, norm=norm, **options_of_test)
     names = ("pvalue", "statistic", "level", "reject", "valid", "verdict", "notes", "seen_share")
     found = {"model": model, "data": rows.table.source} | {name: getattr(result, name) for name in names}
     found["deltas"] = dict(zip(result.delta_names, result.delta_pvalues.tolist(), strict=True))

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from localw2._validation import Array
     from localw2.estimators.dynamics.long_tables import LongTable
 
-REGRESSORS = ("LocalW2Regressor", "RandomCoefficientRegressor")
-ODE, SDE = "LocalW2ODE", "LocalW2SDE"
+REGRESSORS = ("LocalW2Regressor", "RandomCoefficientRegressor", "LocalW2MixedRegressor")
+ODE, SDE, FIELD = "LocalW2ODE", "LocalW2SDE", "LocalW2FieldRegressor"
 _PARTS = {ODE: ("field", "observe"), SDE: ("drift", "diffusion", "jumps")}  # functions of the user's own
 _NAMES = "columns"  # the entry of a model file with the names of the columns that the model was fitted to
 # The flag that names the columns in a role, and the attribute of the estimator that counts them.
@@ -70,7 +70,10 @@ class NamedModel:
 @final
 @dataclass(frozen=True, eq=False)
 class ModelRows:
-    """The rows of a table as a model takes them: X (N, p), and y (N,), (N, d) or None."""
+    """The rows of a table as a model takes them: X (N, p), and y (N,), (N, d), None, or a frame.
+
+    A frame has numbers and categories, in the names of the fit.
+    """
 
     model: NamedModel
     table: Table
@@ -142,7 +145,11 @@ def load_model(
 
     stored = read(path)
     if stored.kind not in kinds:
-        groups = {ODE: "Use `localw2 ode sample`.", SDE: "Use `localw2 sde sample`."}
+        groups = {
+            ODE: "Use `localw2 ode sample`.",
+            SDE: "Use `localw2 sde sample`.",
+            FIELD: "Fields are for Python: localw2.load(...), then sample, predict and predict_band.",
+        }
         hint = groups.get(stored.kind, f"It needs a {' or '.join(kinds)}.")
         raise ValueError(f"{path} holds a {stored.kind}, which this command cannot use. {hint}")
     given = {name: value for name, value in functions.items() if value is not None}
@@ -152,6 +159,9 @@ def load_model(
     columns = stored.settings.get(_NAMES) or {"features": getattr(estimator, "feature_names_in_", None)}
     known = columns.items() if isinstance(columns, dict) else ()  # files are not trusted
     named = {role: [str(name) for name in names] for role, names in known if hasattr(names, "__iter__")}
+    coding = getattr(estimator, "coding_", None)
+    if coding is not None and coding.framed:  # a frame had names
+        named.setdefault("targets", list(coding.names))
     return NamedModel(estimator, path, named)
 
 
@@ -252,6 +262,11 @@ def select_rows(
     known = split_names(features) or model.columns.get("features", [])
     coded = [] if columns is None else [columns.used[place] for place in columns.categorical]
     text = [known[j] for j in coded] if len(known) == model.estimator.n_features_in_ else []
+    coding = getattr(model.estimator, "coding_", None)
+    if coding is not None and observed:
+        told = split_names(target) or model.columns.get("targets", [])
+        words = [j for j, found in coding.classes.items() if all(isinstance(word, str) for word in found)]
+        text += [told[j] for j in words] if len(told) == len(coding.names) else []
     table = read_table(data, decimal, text) if isinstance(data, str) else data
     inputs = model.choose_columns("features", table, features)
     outputs = model.choose_columns("targets", table, target) if observed else []
@@ -261,7 +276,7 @@ def select_rows(
     table.select(used)
     others = [] if columns is None else [*columns.categories, *columns.dates, *columns.durations]
     table.features([name for place, name in enumerate(used) if place not in others], numeric=True)
-    y = read_outputs(table, outputs) if observed else None
+    y = read_outputs(table, outputs, coding) if observed else None
     fitted = getattr(model.estimator, "feature_names_in_", None)
     if fitted is None or not hasattr(model.estimator, "columns_"):  # arrays, or a model that takes no gaps
         X = table.numbers(inputs, missing=hasattr(model.estimator, "columns_"))
@@ -271,8 +286,11 @@ def select_rows(
     return ModelRows(model, table, X, y, inputs, outputs)
 
 
-def read_outputs(table: Table, names: Sequence[str]) -> Array:
-    """The columns to predict: (N,), or (N, d) if there are several."""
+def read_outputs(table: Table, names: Sequence[str], coding: Any = None) -> Any:
+    """The columns to predict: (N,), or (N, d) if there are several; a frame as a ``coding`` takes it."""
+    if coding is not None:
+        found = table.outcomes(names, {names[j] for j in coding.classes})
+        return found.set_axis(list(coding.names), axis=1)
     y = table.numbers(names)
     return y[:, 0] if len(names) == 1 else y
 

@@ -45,7 +45,10 @@ def predict(
     config: Config = None,
     as_json: options.Json = False,
 ) -> None:
-    """Predict the mean, the SD and an interval, quantiles or probabilities for every row of DATA."""
+    """Predict the mean, the SD and an interval, quantiles or probabilities for every row of DATA.
+
+    Of a categorical target, the most probable class and the probability of each.
+    """
     from localw2.apps.cli.model_files import load_model, select_rows, write_result
     from localw2.apps.tables.tables import check_format
 
@@ -55,24 +58,60 @@ def predict(
     limits = [] if above is None else parse_numbers(above, "--above")
     coverage = 0.9 if interval is None and not levels and not limits else interval
     rows = select_rows(load_model(model), data, decimal, features, None, drop_missing, observed=False)
-    columns, estimator = rows.copy_columns(keep), rows.model.estimator
-    parts = dict(zip(("mean", "std"), estimator.predict(rows.X, return_std=True), strict=True))
-    if levels:
-        found = estimator.predict_quantiles(rows.X, levels)
-        parts |= {f"q{level:g}": values for level, values in zip(levels, found, strict=True)}
-    if limits:
-        law = estimator.predict_distribution(rows.X)
-        parts |= {f"above_{limit:g}": law.sf(limit) for limit in limits}
-    if coverage is not None:
-        lower, upper = estimator.predict_interval(rows.X, coverage=coverage)
-        parts |= {f"lower_{coverage:g}": lower, f"upper_{coverage:g}": upper}
-    for place, name in enumerate(rows.model.name_outputs()):
-        columns |= {f"{name}_{k}": values.reshape(len(rows.X), -1)[:, place] for k, values in parts.items()}
+    columns, estimator, names = rows.copy_columns(keep), rows.model.estimator, rows.model.name_outputs()
+    if hasattr(estimator, "coding_"):
+        from localw2.estimators.mixed.views import NumberOutputs
+
+        given = {"--quantiles": quantiles, "--above": above, "--interval": interval}
+        asked = [flag for flag, value in given.items() if value is not None]
+        if asked and not estimator.coding_.numeric:
+            raise typer.BadParameter(
+                f"{', '.join(asked)}: {model} predicts classes only, by their probabilities. Leave it out."
+            )
+        laws = estimator.predict_distribution(rows.X)
+        numeric = [names[j] for j in estimator.coding_.numeric]
+        found = _predict_numbers(NumberOutputs(estimator), rows.X, numeric, levels, limits, coverage)
+        for name, law in zip(names, laws.values(), strict=True):
+            if name in found:
+                columns |= found[name]
+                continue
+            columns[f"{name}_class"] = law.mode()
+            columns |= {f"{name}_p_{word}": law.pmf(word) for word in law.classes}
+    else:
+        for values in _predict_numbers(estimator, rows.X, names, levels, limits, coverage).values():
+            columns |= values
     write_result(context, columns, out, as_json, rows.table.sha256)
     if out != "-":
         draw = ["localw2", "sample", model, data, "--draws", 100, "--out", "draws.csv"]
         draw += repeat_flags(context, "features", "drop_missing", "decimal")
         name_next({"draw possible outcomes of each row": draw}, as_json)
+
+
+def _predict_numbers(
+    estimator: Any,
+    X: Any,
+    names: list[str],
+    levels: list[float],
+    limits: list[float],
+    coverage: float | None,
+) -> dict[str, dict[str, Any]]:
+    """The columns of a result for each numeric output, by its name."""
+    if not names:
+        return {}
+    parts = dict(zip(("mean", "std"), estimator.predict(X, return_std=True), strict=True))
+    if levels:
+        found = estimator.predict_quantiles(X, levels)
+        parts |= {f"q{level:g}": values for level, values in zip(levels, found, strict=True)}
+    if limits:
+        law = estimator.predict_distribution(X)
+        parts |= {f"above_{limit:g}": law.sf(limit) for limit in limits}
+    if coverage is not None:
+        lower, upper = estimator.predict_interval(X, coverage=coverage)
+        parts |= {f"lower_{coverage:g}": lower, f"upper_{coverage:g}": upper}
+    return {
+        name: {f"{name}_{k}": values.reshape(len(X), -1)[:, place] for k, values in parts.items()}
+        for place, name in enumerate(names)
+    }
 
 
 @report_errors
@@ -99,25 +138,34 @@ def sample(
     check_format(out)
     check_outputs(out, [model, data, config])
     rows = select_rows(load_model(model), data, decimal, features, None, drop_missing, observed=False)
-    draws = rows.model.estimator.sample(rows.X, n_samples=n_samples, random_state=seed)
-    draws = draws.reshape(n_samples, len(rows.X), -1)
+    estimator, names = rows.model.estimator, rows.model.name_outputs()
+    if hasattr(estimator, "coding_"):
+        drawn = list(estimator.sample_columns(rows.X, n_samples, random_state=seed).values())
+    else:
+        draws = estimator.sample(rows.X, n_samples=n_samples, random_state=seed)
+        drawn = list(np.moveaxis(draws.reshape(n_samples, len(rows.X), -1), 2, 0))
     columns = {name: np.repeat(values, n_samples) for name, values in rows.copy_columns(keep).items()}
     columns["draw"] = np.tile(np.arange(1, n_samples + 1), len(rows.X))
-    for place, name in enumerate(rows.model.name_outputs()):
-        columns[name] = draws[:, :, place].T.ravel()
+    columns |= {name: values.T.ravel() for name, values in zip(names, drawn, strict=True)}
     write_result(context, columns, out, as_json, rows.table.sha256)
     if out != "-":
-        exceed = ["localw2", "predict", model, data, "--above", "VALUE", "--out", "probabilities.csv"]
-        exceed += repeat_flags(context, "features", "drop_missing", "decimal")
-        name_next({"the probability to exceed a value": exceed}, as_json)
+        has_numbers = not hasattr(estimator, "coding_") or estimator.coding_.numeric
+        asked = "the probability to exceed a value" if has_numbers else "the probability of each class"
+        command = ["localw2", "predict", model, data, *(["--above", "VALUE"] if has_numbers else [])]
+        command += [
+            "--out",
+            "probabilities.csv",
+            *repeat_flags(context, "features", "drop_missing", "decimal"),
+        ]
+        name_next({asked: command}, as_json)
 
 
 @report_errors
 def info(model: options.Model, config: Config = None, as_json: options.Json = False) -> None:
     """Describe a model: its columns, settings, balls, base, training and origin."""
-    from localw2.apps.cli.model_files import ODE, REGRESSORS, SDE, load_model
+    from localw2.apps.cli.model_files import FIELD, ODE, REGRESSORS, SDE, load_model
 
-    loaded = load_model(model, (*REGRESSORS, ODE, SDE), described=True)
+    loaded = load_model(model, (*REGRESSORS, ODE, SDE, FIELD), described=True)
     estimator = loaded.estimator
     found: dict[str, Any] = {"model": model, "kind": type(estimator).__name__}
     found |= {"bytes": Path(model).stat().st_size, **loaded.columns}
@@ -129,6 +177,9 @@ def info(model: options.Model, config: Config = None, as_json: options.Json = Fa
         "n_features_in_",
         "n_outputs_",
         "weights_",
+        "smooth_share_",
+        "n_components_",
+        "field_shape_",
         "base_name_",
         "delta_",
         "norm_",
@@ -147,6 +198,10 @@ def info(model: options.Model, config: Config = None, as_json: options.Json = Fa
         history = estimator.fit_.losses
         found |= {"epochs": len(history), "stopped": estimator.fit_.stopped, "loss": history[-1]}
         found["seconds"] = round(estimator.fit_.seconds, 2)
+    if hasattr(estimator, "n_components_"):  # fields; columns that are left out have another meaning
+        found["variance_left_out"] = estimator.left_out_
+    if (coding := getattr(estimator, "coding_", None)) is not None:
+        found["classes"] = {coding.names[j]: list(words) for j, words in coding.classes.items()}
     calibration = getattr(estimator, "calibration_", None)
     found["calibration"] = None if calibration is None else calibration.kind
     parameters = {k: v for k, v in estimator.get_params(deep=False).items() if v is not None}

@@ -25,11 +25,12 @@ def create_app(
 ) -> FastAPI:
     """The explorer as an ASGI application for any server; ``serve`` runs it.
 
-    ``model`` is a fitted ``LocalW2Regressor`` or ``RandomCoefficientRegressor``. ``X`` (N, p) and ``y`` (N,)
-    or (N, d) are observed rows to show with it, preferably held-out ones. Only requests with a Host header in
-    ``allowed_hosts`` are answered and, if there is a ``token``, only those that carry it. ``history`` is the
-    file that a running fit writes (its ``history=``), which is followed live; as long as there is no such
-    file, the training curves of ``model`` are shown.
+    ``model`` is a fitted ``LocalW2Regressor``, ``RandomCoefficientRegressor`` or ``LocalW2MixedRegressor``.
+    ``X`` (N, p) and ``y`` (N,) or (N, d), or what else its ``fit`` takes, are observed rows to show with it,
+    preferably held-out ones. Only requests with a Host header in ``allowed_hosts`` are answered and, if there
+    is a ``token``, only those that carry it. ``history`` is the file that a running fit writes (its
+    ``history=``), which is followed live; as long as there is no such file, the training curves of ``model``
+    are shown.
 
     >>> import numpy as np
     >>> from localw2 import RandomCoefficientRegressor

@@ -17,6 +17,8 @@ from localw2._validation import Array
 from localw2.apps.explorer.observations import Observations
 from localw2.apps.tables.inputs import Inputs
 from localw2.balls.neighborhoods import Nearest
+from localw2.estimators.mixed.regressor import LocalW2MixedRegressor
+from localw2.estimators.mixed.views import CodedOutputs, PointOutputs
 from localw2.judging.inputs import is_whole
 from localw2.judging.seen_rows import judge_seen
 from localw2.judging.swap_test.conditional import conditional_test
@@ -35,6 +37,8 @@ TESTED_ROWS, LEAST_TESTED, TEST_BALL, TEST_SWAPS = 4000, 20, 40, 499
 REMEMBERED = 32  # calls of each base model
 FEW_ROWS = 4  # with more, scikit-learn's own trees are as fast as ours
 JOINT_DRAWS = 500  # of two outputs, to be shown and for the distance correlation; more would hide each other
+# What a categorical output has in place of the numbers of a distribution.
+NO_NUMBERS: dict[str, Any] = {"mean": None, "std": None, "quantiles": [], "y": [], "density": []}
 LARGEST_INPUT = 1e30  # the square of its cube is still a number
 
 
@@ -58,10 +62,12 @@ class Answers:
         feature_names: Sequence[str] | None = None,
         target_names: Sequence[str] | None = None,
     ) -> None:
-        if not hasattr(model, "predict_quantiles") or not hasattr(model, "sample"):
+        mixed = isinstance(model, LocalW2MixedRegressor)
+        known = hasattr(model, "predict_quantiles") and not hasattr(model, "predict_band")  # no fields
+        if not mixed and (not known or not hasattr(model, "sample")):
             raise ValueError(
-                f"model is a {type(model).__name__}; the explorer shows a fitted LocalW2Regressor or "
-                "RandomCoefficientRegressor."
+                f"model is a {type(model).__name__}; the explorer shows a fitted LocalW2Regressor, "
+                "LocalW2MixedRegressor or RandomCoefficientRegressor."
             )
         check_is_fitted(model)
         if (X is None) != (y is None):
@@ -73,6 +79,14 @@ class Answers:
         self.seen_rows: SeenRows | None = getattr(model, "seen_rows_", None)
         self.inputs = Inputs(model, feature_names)
         self.model = _prepare(self.inputs.model)
+        self.mixed: CodedOutputs | None = None
+        if mixed:
+            self._points = PointOutputs(self.model)
+            self.model = self.mixed = CodedOutputs(self.model)
+            y = None if y is None else self.mixed.read(y)
+            target_names = model.coding_.names
+        # The classes of an output, by its place; of a number there are none.
+        self.classes: dict[int, list[str]] = {} if self.mixed is None else self.mixed.classes
         x = None if X is None else self.inputs.encode(X)
         means = getattr(self._network_units(), "x_mean", ())
         plain = len(means) == len(self.inputs)  # otherwise the network sees other columns than the table has
@@ -105,16 +119,36 @@ class Answers:
     def sample(self, x: Array, n_samples: int, random_state: int | None) -> dict[str, Any]:
         """The draws of ``model.sample`` at rows x (N, p): (S, N) or (S, N, d)."""
         draws = _ask(lambda: self.model.sample(self.inputs.decode(x), n_samples, random_state=random_state))
+        if self.classes:
+            words = draws.astype(object)
+            for j, names in self.classes.items():
+                words[..., j] = np.array(names, dtype=object)[draws[..., j].astype(int)]
+            draws = words
         return {"y": draws.tolist()}
 
     def quantiles(self, x: Array, q: Array) -> dict[str, Any]:
-        """The quantiles of ``model.predict_quantiles`` at rows x (N, p): (Q, N) or (Q, N, d)."""
-        return {"quantiles": _ask(lambda: self.model.predict_quantiles(self.inputs.decode(x), q)).tolist()}
+        """The quantiles of ``model.predict_quantiles`` at rows x (N, p): (Q, N) or (Q, N, d).
+
+        A category has none: null.
+        """
+        found = _ask(lambda: self.model.predict_quantiles(self.inputs.decode(x), q))
+        if self.classes:
+            found = found.astype(object)
+            found[..., list(self.classes)] = None
+        return {"quantiles": found.tolist()}
+
+    def probabilities(self, x: Array) -> dict[str, Any]:
+        """The probabilities of the classes at rows x (N, p), by output: (N, classes), null of a number."""
+        found = self._probabilities(self.inputs.decode(x))
+        return {"probabilities": [found[j].tolist() if j in found else None for j in self._places]}
 
     def describe(self) -> dict[str, Any]:
         """What the page needs to start: names and ranges of the inputs and outputs, and what is available."""
         data = self.data
-        outputs: list[dict[str, Any]] = [{"name": name, "low": None, "high": None} for name in self.targets]
+        outputs: list[dict[str, Any]] = [
+            {"name": name, "low": None, "high": None, "classes": self.classes.get(j)}
+            for j, name in enumerate(self.targets)
+        ]
         if data is not None:
             for output, low, high in zip(outputs, data.y.min(0), data.y.max(0), strict=True):
                 output.update(low=float(low), high=float(high))
@@ -142,6 +176,7 @@ class Answers:
         quantiles = self._columns(_ask(lambda: self.model.predict_quantiles(rows, LEVELS)))[:, 0]
         draws = self._columns(_ask(lambda: self.model.sample(rows, DENSITY_DRAWS, random_state=0)))[:, 0]
         curves = [estimate_density(column) for column in draws.T]
+        chances = self._probabilities(rows)
         answer = {
             "levels": list(LEVELS),
             "outputs": [
@@ -151,8 +186,11 @@ class Answers:
                     "quantiles": quantiles[:, j].tolist(),
                     "y": curves[j][0].tolist(),
                     "density": curves[j][1].tolist(),
+                    "probabilities": None,
                 }
-                for j in range(len(self.targets))
+                if j not in chances
+                else NO_NUMBERS | {"probabilities": chances[j][0].tolist()}
+                for j in self._places
             ],
             "interval": self._interval(rows),
             "neighbours": None,
@@ -182,18 +220,21 @@ class Answers:
         pair, rows = list(outputs), self.inputs.decode(x[None])
         draws = _ask(lambda: self.model.sample(rows, DENSITY_DRAWS, random_state=0))[:, 0][:, pair]
         shown = _thin(draws)
-        correlation, _ = correlate(draws)
+        plain = not self.classes.keys() & set(pair)  # the numbers of classes say nothing
+        correlation = correlate(draws)[0] if plain else None
+        varies = (np.ptp(shown, axis=0) > 0).all() if not plain else correlation is not None
+        parts = [self._as_distances(shown[:, k], j) for k, j in enumerate(pair)]
         answer: dict[str, Any] = {
             "draws": shown.T.tolist(),
             "correlation": correlation,
-            "distance": None if correlation is None else distance_correlation(shown[:, 0], shown[:, 1]),
+            "distance": distance_correlation(*parts) if varies else None,
             "rows": None,
         }
         if self.data is not None:
             nearest, _ = self.data.nearest(x, self.data.usual_k if k is None else k)
             mean = _ask(lambda: self.model.predict(rows))[0] if shifted else None
             y = self._outputs_at(self.data, nearest, mean)[:, pair]
-            correlation, error = correlate(y)
+            correlation, error = correlate(y) if plain else (None, None)
             answer["rows"] = {"y": y.T.tolist(), "correlation": correlation, "error": error}
         return answer
 
@@ -205,11 +246,13 @@ class Answers:
         rows = self.inputs.decode(places)
         mean = self._columns(_ask(lambda: self.model.predict(rows)))
         quantiles = self._columns(_ask(lambda: self.model.predict_quantiles(rows, LEVELS)))
+        chances = self._probabilities(rows)
         answer = {
             "x": list(map(each.to_plain, grid)),
             "levels": list(LEVELS),
             "mean": mean.T.tolist(),
             "quantiles": quantiles.transpose(2, 0, 1).tolist(),
+            "probabilities": [chances[j].T.tolist() if j in chances else None for j in self._places],
             "rows": None,
         }
         if self.data is not None:
@@ -230,10 +273,11 @@ class Answers:
     def _run_test(self, data: Observations) -> dict[str, Any]:
         chosen = np.sort(np.random.default_rng(0).permutation(len(data))[:TESTED_ROWS])
         x, y = data.x[chosen], data.y[chosen]
+        outputs = y[:, 0] if self.is_vector else y
         found = conditional_test(
             self.inputs.decode(x),
-            y[:, 0] if self.is_vector else y,
-            self.model,
+            outputs if self.mixed is None else self.mixed.points(y),
+            self.model if self.mixed is None else self._points,
             Nearest(min(TEST_BALL, max(LEAST_TESTED, len(x) // 10))),
             norm=self._norm,
             n_permutations=TEST_SWAPS,
@@ -264,7 +308,11 @@ class Answers:
     def _outputs_at(self, data: Observations, rows: Array, mean: Array | None) -> Array:
         """The outputs (n, d) of observed rows, or with a mean (d,) what they would be around it."""
         y: Array = data.y[rows]
-        return y if mean is None else y + mean - self._means_at(data, rows)
+        if mean is None:
+            return y
+        moved: Array = y + mean - self._means_at(data, rows)
+        moved[:, list(self.classes)] = y[:, list(self.classes)]  # a class stays what it is
+        return moved
 
     def _means_at(self, data: Observations, rows: Array) -> Array:
         """The model's mean at observed rows, (len(rows), d); each is computed once."""
@@ -283,7 +331,8 @@ class Answers:
         if self.data is None or self.seen_rows is None:
             return None
         x = encode_rows(self.model, self.inputs.decode(self.data.x))
-        share, beyond_chance = judge_seen(self.seen_rows, x, self.data.y)
+        y = self.data.y if self.mixed is None else self.mixed.points(self.data.y)
+        share, beyond_chance = judge_seen(self.seen_rows, x, y)
         return share if beyond_chance else None
 
     def _interval(self, rows: Any) -> list[list[float]] | None:
@@ -293,6 +342,20 @@ class Answers:
         ends = self._columns(_ask(lambda: np.stack(self.model.predict_interval(rows, 0.9))))[:, 0]
         listed: list[list[float]] = ends.T.tolist()
         return listed
+
+    @property
+    def _places(self) -> range:
+        return range(len(self.targets))
+
+    def _probabilities(self, rows: Any) -> dict[int, Array]:
+        """Those of the classes (N, K) of each categorical output, by its place."""
+        return {} if self.mixed is None else self.mixed.probabilities(rows)
+
+    def _as_distances(self, values: Array, output: int) -> Array:
+        """Values (n,) of an output so that distances mean something: all classes are equally far apart."""
+        if output not in self.classes:
+            return values
+        return np.eye(len(self.classes[output]))[values.astype(int)]
 
     def _columns(self, values: Array) -> Array:
         return values[..., None] if self.is_vector else values

@@ -233,7 +233,12 @@ def _add_questions(app: FastAPI, answers: Answers) -> None:
     example = [each["start"] for each in about["inputs"]]
     n_outputs = len(answers.targets)
     types = schemas.make_schemas(
-        answers.inputs.each, example, answers.largest_input, answers.is_vector, n_outputs
+        answers.inputs.each,
+        example,
+        answers.largest_input,
+        answers.is_vector,
+        n_outputs,
+        mixed=answers.mixed is not None,
     )
 
     def post(path: str, asked: Any, given: Any, answer: Callable[[Any], Any], summary: str) -> None:
@@ -272,6 +277,14 @@ def _add_questions(app: FastAPI, answers: Answers) -> None:
         lambda r: answers.distribution(answers.read([r.x])[0], r.k, r.shifted),
         "The distribution of y at one input, and the observed rows near it",
     )
+    if answers.mixed is not None:
+        post(
+            "/probabilities",
+            types.probabilities,
+            schemas.Probabilities,
+            lambda r: answers.probabilities(answers.read(r.x)),
+            "Probabilities of the classes at rows x, by output: (rows, classes)",
+        )
     if n_outputs > 1:
         post(
             "/api/joint",

@@ -33,19 +33,24 @@ class Refused(BaseModel):
 
 
 class OneOutput(BaseModel):
-    """The distribution of one output at an input; ``y`` and ``density`` are empty if it has no spread."""
+    """The distribution of one output at an input; ``y`` and ``density`` are empty if it has no spread.
 
-    mean: float
-    std: float
+    A category has the ``probabilities`` of its classes, and none of the others.
+    """
+
+    mean: float | None
+    std: float | None
     quantiles: list[float]
     y: list[float]
     density: list[float]
+    probabilities: list[float] | None
 
 
 class Neighbours(BaseModel):
     """The nearest observed rows: their outputs (by output) and the range of their distances.
 
-    99 % of the observed rows have as many neighbours within the distance ``usual``.
+    99 % of the observed rows have as many neighbours within the distance ``usual``. A class is its number,
+    counted from 0, here and wherever rows are shown.
     """
 
     y: list[list[float]]
@@ -98,13 +103,15 @@ class SweptRows(BaseModel):
 class Sweep(BaseModel):
     """``mean`` (outputs, points) and ``quantiles`` (outputs, levels, points) along one input.
 
-    Along a categorical input, the points are its categories, at most the most frequent ones.
+    Along a categorical input, the points are its categories, at most the most frequent ones. A categorical
+    output has ``probabilities`` (classes, points), a number null; its mean is the most probable class.
     """
 
     x: list[Cell]
     levels: list[float]
     mean: list[list[float]]
     quantiles: list[list[list[float]]]
+    probabilities: list[list[list[float]] | None]
     rows: SweptRows | None
 
 
@@ -170,11 +177,12 @@ class LeftOut(BaseModel):
 
 
 class Output(BaseModel):
-    """An output and its observed range."""
+    """An output and its observed range; that of a category, with ``classes``, counts them from 0."""
 
     name: str
     low: float | None
     high: float | None
+    classes: list[str] | None
 
 
 class About(BaseModel):
@@ -197,6 +205,12 @@ class About(BaseModel):
     trained_on: float | None
 
 
+class Probabilities(BaseModel):
+    """The probabilities of the classes of every output, rows first; null of a number."""
+
+    probabilities: list[list[list[float]] | None]
+
+
 @final
 @dataclass(frozen=True)
 class Schemas:
@@ -208,14 +222,22 @@ class Schemas:
     joint: Any
     sweep: Any
     test: Any
+    probabilities: Any
     drawn: Any
     levels: Any
 
 
 def make_schemas(
-    inputs: Sequence[Input], example: list[Cell], largest: float, is_vector: bool, n_outputs: int = 1
+    inputs: Sequence[Input],
+    example: list[Cell],
+    largest: float,
+    is_vector: bool,
+    n_outputs: int = 1,
+    mixed: bool = False,
 ) -> Schemas:
     """The types for a model with these inputs, whose numbers are at most ``largest`` in absolute value.
+
+    With ``mixed``, outputs may be words.
 
     >>> from localw2.judging.inputs import Input
     >>> types = make_schemas([Input("site", "category", ("east", "west"))], ["east"], 1e30, is_vector=True)
@@ -274,7 +296,8 @@ def make_schemas(
         ),
         AfterValidator(_check_different),
     ]
-    values: Any = list[list[float]] if is_vector else list[list[list[float]]]
+    number: Any = float | str | None if mixed else float
+    values: Any = list[list[number]] if is_vector else list[list[list[number]]]
     make: Any = create_model
     return Schemas(
         sample=make(
@@ -298,6 +321,7 @@ def make_schemas(
         ),
         sweep=make("SweepRequest", __base__=Strict, x=(one, ...), input=(column, ...)),
         test=make("TestRequest", __base__=Strict),
+        probabilities=make("ProbabilitiesRequest", __base__=Strict, x=(rows, ...)),
         drawn=make("Samples", __base__=BaseModel, y=(values, ...)),
         levels=make("Quantiles", __base__=BaseModel, quantiles=(values, ...)),
     )

@@ -28,7 +28,8 @@ def report_html(model: Any, X: Any, y: Any = None, **options: Any) -> str:
     ``LocalW2ODE``, X and y are trajectories Y and their times t, in the forms that its ``fit`` takes; if it
     was fitted with noise, doses or covariates, X may be a ``LongTable`` or a frame, as for its
     ``individual_parameters``, and y0, doses, covariates and inputs are options. For a ``LocalW2SDE``, X and y
-    are paths Y and their times t, or one long path.
+    are paths Y and their times t, or one long path. For a ``LocalW2MixedRegressor``, y is a frame or whatever
+    else its ``fit`` takes.
 
     Options: ``feature_names`` and ``target_names``, or ``state_names`` for equations; ``settings`` (a
     dictionary) and ``source`` (a file name, a command), which are shown as they are; ``n_samples`` draws per
@@ -46,6 +47,10 @@ def report_html(model: Any, X: Any, y: Any = None, **options: Any) -> str:
         from localw2.apps.report.trajectories import report_trajectories
 
         return report_trajectories(model, X, y, **options)
+    if hasattr(model, "coding_"):
+        from localw2.apps.report.mixed import report_mixed
+
+        return report_mixed(model, X, y, **options)
     from localw2.apps.report.rows import report_rows
 
     return report_rows(model, X, y, **options)

@@ -121,14 +121,14 @@ def draw_column(
         groups, words = group_categories(each, column, MOST_CATEGORIES)
         _label_categories(left, words)
         for i, group in enumerate(groups):
-            _draw_strip(left, i - 0.2, np.quantile(draws[:, group], LEVELS), MODEL, "" if i else "draws")
-            _draw_strip(left, i + 0.2, np.quantile(y[group], LEVELS), INK, "" if i else "observed")
+            draw_strip(left, i - 0.2, np.quantile(draws[:, group], LEVELS), MODEL, "" if i else "draws")
+            draw_strip(left, i + 0.2, np.quantile(y[group], LEVELS), INK, "" if i else "observed")
         _label_categories(right, [each.show(value) for value in grid])
         for i in range(len(grid)):
-            _draw_strip(right, i, quantiles[:, i], MODEL, "")
+            draw_strip(right, i, quantiles[:, i], MODEL, "")
         right.plot(np.arange(len(grid)), mean, "D", ms=4, color=MODEL, label="mean")
     else:
-        groups = _bin_rows(column)
+        groups = bin_rows(column)
         at = as_axis(each, np.array([np.median(column[group]) for group in groups]))
         drawn = np.array([np.quantile(draws[:, group], LEVELS) for group in groups]).T
         seen = np.array([np.quantile(y[group], LEVELS) for group in groups]).T
@@ -140,7 +140,7 @@ def draw_column(
         _draw_bands(right, as_axis(each, grid), quantiles, "50 and 90 % intervals")
         right.plot(as_axis(each, grid), mean, color=MODEL, lw=1.5, label="mean")
         for ax in (left, right):
-            _mark_whole(ax, each, column)
+            mark_whole(ax, each, column)
     left.set_title("All rows, by group", fontsize=10)
     right.set_title("Other columns at typical values", fontsize=10)
     left.set(xlabel=as_label(each.name), ylabel=as_label(name))
@@ -153,7 +153,7 @@ def draw_column(
     return _plain(figure)
 
 
-def _draw_strip(ax: Any, place: float, quantiles: Array, colour: str, label: str) -> None:
+def draw_strip(ax: Any, place: float, quantiles: Array, colour: str, label: str) -> None:
     """Five quantiles as a thin line, a thick one and a tick."""
     low, first, median, third, high = quantiles
     ax.vlines(place, low, high, color=colour, alpha=0.4, lw=3)
@@ -166,7 +166,7 @@ def _draw_bands(ax: Any, place: Array, quantiles: Array, label: str) -> None:
     ax.fill_between(place, quantiles[1], quantiles[3], color=MODEL, alpha=0.3, lw=0, label=label)
 
 
-def _bin_rows(values: Array) -> list[Array]:
+def bin_rows(values: Array) -> list[Array]:
     """Rows with similar values, equal ones together; rows with missing values are in no group."""
     seen = np.flatnonzero(np.isfinite(values))
     edges = np.unique(values[seen])
@@ -176,7 +176,7 @@ def _bin_rows(values: Array) -> list[Array]:
     return [seen[label == i] for i in np.unique(label)]
 
 
-def _mark_whole(ax: Any, each: Input, values: Array) -> None:
+def mark_whole(ax: Any, each: Input, values: Array) -> None:
     """No ticks between whole numbers, such as years, and few enough dates that they do not touch."""
     from matplotlib.ticker import MaxNLocator
 

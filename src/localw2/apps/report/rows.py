@@ -26,14 +26,14 @@ _PLACE_DRAWS = 4000  # at each of the chosen inputs
 _GROUP_DRAWS = 50  # at every row, for groups of rows
 _SHUFFLES = 3  # of each column, for its importance
 _SHUFFLED_ROWS = 20_000  # that are scored in all for it: seconds
-_SHOWN_COLUMNS = 4  # columns with pictures of their own
+SHOWN_COLUMNS = 4  # columns with pictures of their own
 _LETTERS = "ABCDEFGH"  # of chosen rows
-_COARSE, _FINE = 9, 41  # points of a curve, to compare columns and to draw it
+COARSE, FINE = 9, 41  # points of a curve, to compare columns and to draw it
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class _Judged:
+class JudgedRows:
     """Rows as a table and as numbers x (N, p), and what the model says of them."""
 
     model: Any
@@ -84,13 +84,19 @@ def report_rows(
         parts.number_outputs(judged.targets),
         _tiles(judged),
         "<h2>Predictions and observations</h2>",
-        *_predictions(judged),
+        *show_predictions(judged),
         "<h2>Column by column</h2>",
-        *_columns(judged),
-        *_importance(judged),
+        *show_columns(judged),
+        *show_importance(
+            judged.model,
+            judged.table,
+            judged.scored.y if len(judged.targets) > 1 else judged.scored.y[:, 0],
+            inputs,
+            judged.random_state,
+        ),
         "<h2>Distributions at selected rows</h2>",
-        *_distributions(judged),
-        *_joint(judged),
+        *show_distributions(judged),
+        *show_joint(judged),
         "<h2>Can it be trusted?</h2>",
         *parts.trust(judged.scored.diagnosis, dict(enumerate(judged.targets))),
         parts.figure(
@@ -111,7 +117,7 @@ def report_rows(
 
 def _judge(
     model: Any, X: Any, y: Any, features: Any, targets: Any, n_samples: int, random_state: Any
-) -> _Judged:
+) -> JudgedRows:
     inputs = Inputs(model, features)
     x = inputs.encode(X)
     outputs = as_array(y, "y")
@@ -122,10 +128,10 @@ def _judge(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SeenRowsWarning)  # the page says it
         scored = score_rows(model, table, outputs, inputs.table_names, n_samples, random_state)
-    return _Judged(model, table, inputs, x, scored, targets, random_state)
+    return JudgedRows(model, table, inputs, x, scored, targets, random_state)
 
 
-def _tiles(judged: _Judged) -> str:
+def _tiles(judged: JudgedRows) -> str:
     """The numbers that people ask for first, output by output; ``localw2 evaluate`` prints the same ones."""
     items = []
     for name, score in judged.scored.list_scores(judged.targets).items():
@@ -140,7 +146,8 @@ def _tiles(judged: _Judged) -> str:
     return parts.tiles(items)
 
 
-def _predictions(judged: _Judged) -> list[str]:
+def show_predictions(judged: JudgedRows) -> list[str]:
+    """Observed values with predicted means and intervals, output by output."""
     found, rows = [], judged.scored
     for k, name in enumerate(judged.targets):
         picture = figures.draw_predictions(
@@ -150,20 +157,22 @@ def _predictions(judged: _Judged) -> list[str]:
     return found
 
 
-def _columns(judged: _Judged) -> list[str]:
+def show_columns(judged: JudgedRows) -> list[str]:
     """Pictures of the columns along which the predictions change most, the others at typical values."""
     inputs, x = judged.inputs, judged.x
     typical = inputs.find_typical(x)
     scale = judged.scored.y.std(0)
     scale = np.where(scale > 0, scale, 1.0)
-    grids = [_choose_grid(judged, j, _COARSE) for j in range(len(inputs))]
-    means = _split(np.asarray(inputs.model.predict(_hold(judged, typical, dict(enumerate(grids))))), grids)
+    grids = [choose_grid(inputs, x, j, COARSE) for j in range(len(inputs))]
+    means = split_grids(
+        np.asarray(inputs.model.predict(hold_typical(inputs, typical, dict(enumerate(grids))))), grids
+    )
     changes = [float((np.ptp(mean, axis=0) / scale).max()) for mean in means]
-    chosen = [int(j) for j in np.argsort(-np.array(changes), kind="stable")[:_SHOWN_COLUMNS]]
-    grids = [_choose_grid(judged, j, _FINE) for j in chosen]
-    places = _hold(judged, typical, dict(zip(chosen, grids, strict=True)))
-    means = _split(np.asarray(inputs.model.predict(places)), grids)
-    quantiles = _split(np.moveaxis(inputs.model.predict_quantiles(places, figures.LEVELS), 0, -1), grids)
+    chosen = [int(j) for j in np.argsort(-np.array(changes), kind="stable")[:SHOWN_COLUMNS]]
+    grids = [choose_grid(inputs, x, j, FINE) for j in chosen]
+    places = hold_typical(inputs, typical, dict(zip(chosen, grids, strict=True)))
+    means = split_grids(np.asarray(inputs.model.predict(places)), grids)
+    quantiles = split_grids(np.moveaxis(inputs.model.predict_quantiles(places, figures.LEVELS), 0, -1), grids)
     draws = judged.sample(judged.table, _GROUP_DRAWS)
     values = [f"{each.name} = {each.show(v)}" for each, v in zip(inputs.each, typical, strict=True)]
     found = [
@@ -184,25 +193,25 @@ def _columns(judged: _Judged) -> list[str]:
     return found
 
 
-def _importance(judged: _Judged) -> list[str]:
+def show_importance(model: Any, table: Any, y: Array, inputs: Inputs, random_state: Any) -> list[str]:
     """Which columns matter for the law and for its mean, in few enough rows that it takes seconds."""
-    used = [j for j, name in enumerate(judged.inputs.table_names) if name not in judged.inputs.left_out]
-    if len(used) < 2 or len(judged.x) < 2:
+    used = [j for j, name in enumerate(inputs.table_names) if name not in inputs.left_out]
+    if len(used) < 2 or len(y) < 2:
         return []
     most = int(np.clip(_SHUFFLED_ROWS // (_SHUFFLES * len(used)), 50, 300))
     found = column_importance(
-        judged.table,
-        judged.scored.y if len(judged.targets) > 1 else judged.scored.y[:, 0],
-        judged.model,
+        table,
+        y,
+        model,
         n_repeats=_SHUFFLES,
         max_rows=most,
         n_samples=_GROUP_DRAWS,
-        random_state=judged.random_state,
+        random_state=random_state,
     )
-    names = [judged.inputs.table_names[j] for j in used]
+    names = [inputs.table_names[j] for j in used]
     law, mean = found.law[used], found.mean[used]
     first = int(law.mean(1).argmax())
-    of = ", averaged over the outputs" if len(judged.targets) > 1 else ""
+    of = ", averaged over the outputs" if y.ndim > 1 else ""
     text = (
         f"<p>How much worse the model predicts if the values of one column are shuffled: the CRPS sees the "
         f"whole distribution, the squared error its mean alone. Shuffling {as_html(names[first])} matters "
@@ -215,7 +224,7 @@ def _importance(judged: _Judged) -> list[str]:
         "<h2>Which columns drive the distribution</h2>",
         f"{text}</p>",
         parts.figure(figures.draw_importance(law, mean, names), "importance", "Importance by column"),
-        f'<p class="soft">From {found.n_rows} of {len(judged.x)} rows, {_SHUFFLES} shuffles of each column '
+        f'<p class="soft">From {found.n_rows} of {len(y)} rows, {_SHUFFLES} shuffles of each column '
         f"(lines: one SD) and {_GROUP_DRAWS} draws per row. Columns that say the same share their "
         "importance.</p>",
     ]
@@ -229,9 +238,9 @@ def _find_shapers(law: Array, mean: Array) -> list[int]:
     return [int(j) for j in np.argsort(-size, kind="stable") if clear[j] and idle[j]]
 
 
-def _choose_grid(judged: _Judged, j: int, points: int) -> Array:
+def choose_grid(inputs: Inputs, x: Array, j: int, points: int) -> Array:
     """Values of a column from its lowest to its highest, or its most frequent categories."""
-    column, each = judged.x[:, j], judged.inputs.each[j]
+    column, each = x[:, j], inputs.each[j]
     seen = column[np.isfinite(column)]
     if len(seen) == 0:
         return np.full(1, np.nan)
@@ -243,23 +252,24 @@ def _choose_grid(judged: _Judged, j: int, points: int) -> Array:
     return np.unique(np.round(grid) if is_whole(seen) else grid)
 
 
-def _hold(judged: _Judged, typical: Array, grids: Mapping[int, Array]) -> Any:
+def hold_typical(inputs: Inputs, typical: Array, grids: Mapping[int, Array]) -> Any:
     """A table in which one column after the other takes the values of its grid, the others typical ones."""
     rows = []
     for j, grid in grids.items():
         places = np.repeat(typical[None], len(grid), axis=0)
         places[:, j] = grid
         rows.append(places)
-    return judged.inputs.decode(np.concatenate(rows))
+    return inputs.decode(np.concatenate(rows))
 
 
-def _split(values: Array, grids: Sequence[Array]) -> list[Array]:
+def split_grids(values: Array, grids: Sequence[Array]) -> list[Array]:
     """Values of stacked grids (sum of G, ...), grid by grid, (G, d) each."""
     ends = np.cumsum([len(grid) for grid in grids])[:-1]
     return [part.reshape(len(part), -1) for part in np.split(values, ends)]
 
 
-def _distributions(judged: _Judged) -> list[str]:
+def show_distributions(judged: JudgedRows) -> list[str]:
+    """Draws at a few rows, with the observed rows nearest to each."""
     inputs, x, scored = judged.inputs, judged.x, judged.scored
     chosen, near = figures.choose_places(scored.mean[:, 0], _embed(judged))
     draws = inputs.model.sample(inputs.decode(x[chosen]), _PLACE_DRAWS, random_state=judged.random_state)
@@ -277,14 +287,14 @@ def _distributions(judged: _Judged) -> list[str]:
     return [*found, _list_places(judged, chosen)]
 
 
-def _embed(judged: _Judged) -> Array:
+def _embed(judged: JudgedRows) -> Array:
     """The rows where the distance is Euclidean."""
     inputs, x = judged.inputs, judged.x
     embedded: Array = inputs.choose_norm(x).embed(inputs.embed(x) - inputs.embed(x).mean(0))
     return embedded
 
 
-def _list_places(judged: _Judged, chosen: Array) -> str:
+def _list_places(judged: JudgedRows, chosen: Array) -> str:
     """The inputs and predicted means of chosen rows, by letter."""
     inputs = judged.inputs
     head = ["", *inputs.names, *(f"mean of {name}" for name in judged.targets)]
@@ -295,7 +305,7 @@ def _list_places(judged: _Judged, chosen: Array) -> str:
     return parts.table(head, lines)
 
 
-def _joint(judged: _Judged) -> list[str]:
+def show_joint(judged: JudgedRows) -> list[str]:
     """How several outputs depend on each other, in all rows and at a few."""
     scored, names = judged.scored, judged.targets
     if len(names) < 2:

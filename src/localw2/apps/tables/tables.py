@@ -14,7 +14,7 @@ import re
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -119,15 +119,54 @@ class Table:
         """
         frame = self.features(names, numeric=True)
         values: Array = np.ascontiguousarray(frame.to_numpy(np.float64, na_value=np.nan))
-        empty = frame.isna() | np.isnan(values)
-        if not missing and empty.any(axis=None):
-            rows = frame.index[empty.any(axis=1)]
-            raise ValueError(
-                f"{len(rows)} of {len(frame)} rows of {self.source} have missing values in "
-                f"{', '.join(frame.columns[empty.any()])}, the first of them row {rows[0] + 1}. Add "
-                "--drop-missing to leave these rows out, or fill them in first."
-            )
+        if not missing:
+            self._refuse_missing(frame.isna() | np.isnan(values))
         return values
+
+    def outcomes(self, names: Sequence[str], labels: Collection[str]) -> Any:
+        """These columns as a frame of numbers and, if in ``labels``, categories; a ValueError as above.
+
+        >>> frame = pd.DataFrame({"size": [1, 2], "kind": ["a", "b"]})
+        >>> Table(frame, "things.csv").outcomes(["size", "kind"], {"kind"}).values.tolist()
+        [[1.0, 'a'], [2.0, 'b']]
+        """
+        chosen = [name for name in names if name in labels]
+        self._refuse_missing(self.select(chosen).isna())
+        numbers = self.numbers([name for name in names if name not in labels])
+        columns = dict(zip((n for n in names if n not in labels), numbers.T, strict=True))
+        columns |= {name: self.frame[name].to_numpy(object) for name in chosen}
+        return pd.DataFrame({name: columns[name] for name in names}, index=self.frame.index)
+
+    def find_labels(self, names: Sequence[str]) -> list[str]:
+        """Those of these columns that hold text, but neither dates nor mostly numbers, or truth values.
+
+        >>> frame = pd.DataFrame({"size": [1, 2], "kind": ["a", "b"], "day": ["2020-01-31", "2020-02-01"]})
+        >>> Table(frame, "things.csv").find_labels(list(frame))
+        ['kind']
+        """
+        found = []
+        for name, column in self.select(names).items():
+            cells = column.dropna()
+            kind = getattr(cells.dtype, "kind", "O")
+            words = str(cells.dtype) == "category" or kind == "b"
+            if not words and kind not in "iufmM" and len(cells) and not _is_mostly_numeric(cells):
+                from localw2.estimators.cells import CATEGORY, NUMBER, find_kind  # here: it brings torch
+
+                # Truth values with gaps are objects, which count as numbers.
+                words = find_kind(cells, repr(name)) in (CATEGORY, NUMBER)
+            if words:
+                found.append(str(name))
+        return found
+
+    def _refuse_missing(self, empty: Any) -> None:
+        if not empty.any(axis=None):
+            return
+        rows = empty.index[empty.any(axis=1)]
+        raise ValueError(
+            f"{len(rows)} of {len(empty)} rows of {self.source} have missing values in "
+            f"{', '.join(empty.columns[empty.any()])}, the first of them row {rows[0] + 1}. Add "
+            "--drop-missing to leave these rows out, or fill them in first."
+        )
 
 
 def _is_mostly_numeric(cells: Any) -> bool:

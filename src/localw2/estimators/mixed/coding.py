@@ -18,7 +18,7 @@ from typing import Any, final
 
 import numpy as np
 
-from localw2._validation import Array
+from localw2._validation import Array, average
 
 MOST_CLASSES = 50  # of a categorical output
 _NAMED = 100  # letters of a name in a message
@@ -41,7 +41,9 @@ class OutputCoding:
     single: bool
 
     @classmethod
-    def learn(cls, Y: Any, categorical: Any = None) -> tuple[OutputCoding, Array, Array]:
+    def learn(
+        cls, Y: Any, categorical: Any = None, weights: Array | None = None
+    ) -> tuple[OutputCoding, Array, Array]:
         """From outputs; and the numbers (N, d_n) and the codes (N, d_c) of the rows."""
         columns, names, framed, single = _columns(Y)
         given = _places(categorical, names)
@@ -57,8 +59,11 @@ class OutputCoding:
         n = len(columns[0])
         values = np.stack(numbers, 1) if numbers else np.empty((n, 0))
         labels = np.stack(codes, 1) if codes else np.empty((n, 0), np.int64)
-        scales = values.std(0)
-        shares = [np.bincount(code) / n for code in codes]
+        if weights is not None and len(weights) != n:
+            raise ValueError(f"Y has {n} rows and sample_weight {len(weights)}; they must be pairs.")
+        counts = np.ones(n) if weights is None else weights
+        scales = np.sqrt(average((values - average(values, weights)) ** 2, weights))
+        shares = [np.bincount(code, counts) / counts.sum() for code in codes]
         costs = np.array([2 / max(1 - float((p**2).sum()), 1e-12) for p in shares])
         return cls(names, classes, np.where(scales > 0, scales, 1.0), costs, framed, single), values, labels
 
@@ -82,12 +87,14 @@ class OutputCoding:
         numbers = [_finite(columns[j], self.names[j]) for j in self.numeric]
         codes = []
         for j, words in self.classes.items():
-            place = {str(word): k for k, word in enumerate(words)}
-            labels = [str(value) for value in columns[j]]
+            place = {_label(word): k for k, word in enumerate(words)}
+            labels = [_label(value) for value in columns[j]]
             if unknown := sorted(set(labels) - place.keys()):
+                count = sum(label not in place for label in labels)
                 raise ValueError(
-                    f"{self.names[j]!r} has {unknown[0][:_NAMED]!r}, not among the classes of the fit: "
-                    f"{_short(tuple(place))}."
+                    f"{self.names[j]!r} has {unknown[0][:_NAMED]!r}, which is not among the classes of the "
+                    f"fit: {_short(tuple(place))}. Leave such rows out ({count} of {len(labels)}), or fit "
+                    "again with them."
                 )
             codes.append(np.array([place[label] for label in labels], np.int64))
         n = len(columns[0])
@@ -212,12 +219,20 @@ def _classify(column: Any, name: str) -> tuple[tuple[Any, ...], Array]:
     words = tuple(word.item() if isinstance(word, np.generic) else word for word in order)
     if not 2 <= len(words) <= MOST_CLASSES:
         raise ValueError(
-            f"{name[:_NAMED]!r} has {len(words)} classes; a categorical target can have 2 to {MOST_CLASSES}."
+            f"{name[:_NAMED]!r} has {len(words)} {'class' if len(words) == 1 else 'classes'}; a categorical "
+            f"target can have 2 to {MOST_CLASSES}."
+            + (" Merge rare ones into one class." if len(words) > MOST_CLASSES else "")
         )
-    if len({str(word) for word in words}) < len(words):
+    if len({_label(word) for word in words}) < len(words):
         raise ValueError(f"{name[:_NAMED]!r} has classes that read alike, such as 1 and '1'. Rename one.")
     place = {word: k for k, word in enumerate(words)}
     return words, np.array([place[value] for value in values], np.int64)
+
+
+def _label(value: Any) -> str:
+    """A class as text, the same for 1 and 1.0, which turn into each other in arrays and files."""
+    whole = isinstance(value, float | np.floating) and float(value).is_integer()
+    return str(int(value)) if whole else str(value)
 
 
 def _places(categorical: Any, names: Sequence[str]) -> set[int]:

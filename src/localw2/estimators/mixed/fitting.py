@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from localw2._validation import Array
+from localw2._validation import Array, average
 from localw2.balls.neighborhoods import Nearest
 from localw2.estimators.mixed.class_model import ClassModel
 from localw2.estimators.mixed.law import MixedLaw, as_points
@@ -40,21 +40,27 @@ class MixedRecipe:
     seed: int
 
 
-def learn_mixed(recipe: MixedRecipe, x: Array, numbers: Array, codes: Array) -> MixedLaw:
-    """The joint law of numbers (N, d_n) and codes (N, d_c) at rows x (N, p), which are finite."""
+def learn_mixed(
+    recipe: MixedRecipe, x: Array, numbers: Array, codes: Array, weights: Array | None = None
+) -> MixedLaw:
+    """The joint law of numbers (N, d_n) and codes (N, d_c) at rows x (N, p), which are finite.
+
+    ``weights`` (N,) are those of the rows, if they have any.
+    """
     n = len(x)
     order = np.random.default_rng([recipe.seed, _PURPOSE]).permutation(n)
     held, kept = np.split(order, [min(_MOST_HELD, int(_HELD * n))])
-    tried = _learn(recipe, x[kept], numbers[kept], codes[kept])
-    smooth = _choose_smooth(tried, x[held], codes[held])
-    weight = _weigh_network(replace(tried, smooth=smooth), x[held], numbers[held], codes[held])
+    of_kept, of_held = (None, None) if weights is None else (weights[kept], weights[held])
+    tried = _learn(recipe, x[kept], numbers[kept], codes[kept], of_kept)
+    smooth = _choose_smooth(tried, x[held], codes[held], of_held)
+    weight = _weigh_network(replace(tried, smooth=smooth), x[held], numbers[held], codes[held], of_held)
     weight = 1.0 if recipe.alone else weight
     network = recipe.network if weight > 0 else None
-    found = _learn(replace(recipe, network=network), x, numbers, codes)
+    found = _learn(replace(recipe, network=network), x, numbers, codes, weights)
     return replace(found, smooth=smooth, of_network=weight)
 
 
-def _learn(recipe: MixedRecipe, x: Array, numbers: Array, codes: Array) -> MixedLaw:
+def _learn(recipe: MixedRecipe, x: Array, numbers: Array, codes: Array, weights: Array | None) -> MixedLaw:
     from localw2.estimators.regression.regressor import LocalW2Regressor  # here: chains of imports stay short
 
     coding = recipe.coding
@@ -64,24 +70,25 @@ def _learn(recipe: MixedRecipe, x: Array, numbers: Array, codes: Array) -> Mixed
     if numbers.shape[1]:
         center = LocalW2Regressor(
             BallLaw(5), recipe.base, n_jobs=recipe.n_jobs, random_state=recipe.seed
-        ).fit(x, numbers)
+        ).fit(x, numbers, sample_weight=weights)
         residuals = center.law_.members[0].balls.shown  # type: ignore[attr-defined]
     points = coding.embed(residuals, codes)
     laws = [BallLaw(rows, on="outcomes") for rows in BALLS if 2 * rows <= len(x)] or [
         BallLaw(2, on="outcomes")
     ]
     plain: dict[str, Any] = {"base": None, "bounds": None, "values": None, "random_state": recipe.seed}
-    balls = LocalW2Regressor(laws, n_jobs=recipe.n_jobs, **plain).fit(x, points)
+    balls = LocalW2Regressor(laws, n_jobs=recipe.n_jobs, **plain).fit(x, points, sample_weight=weights)
     model = None
     if codes.shape[1] and len(combinations) <= MOST_COMBINATIONS:
-        model = ClassModel.learn(x, joint, len(combinations), recipe.seed)
+        model = ClassModel.learn(x, joint, len(combinations), recipe.seed, weights)
     network = None
     if recipe.network is not None:
-        network = LocalW2Regressor(recipe.network, delta=Nearest(min(48, len(x))), **plain).fit(x, points)
+        network = LocalW2Regressor(recipe.network, delta=Nearest(min(48, len(x))), **plain)
+        network.fit(x, points, sample_weight=weights)
     return MixedLaw(coding, combinations, joint, balls, model, 0.0, center, network)
 
 
-def _choose_smooth(law: MixedLaw, x: Array, codes: Array) -> float:
+def _choose_smooth(law: MixedLaw, x: Array, codes: Array, weights: Array | None) -> float:
     """The share of the smooth probabilities with the least log loss on held-out rows."""
     if law.model is None or not len(x):
         return 0.0
@@ -92,11 +99,12 @@ def _choose_smooth(law: MixedLaw, x: Array, codes: Array) -> float:
     place = known[rows].argmax(1)
     each = np.arange(len(place))
     by_balls, smooth = law.probabilities(x[rows])[each, place], law.model.predict(x[rows])[each, place]
-    losses = [-np.log((1 - a) * by_balls + a * smooth + _ROUND).mean() for a in SHARES]
+    of_rows = None if weights is None else weights[rows]
+    losses = [-average(np.log((1 - a) * by_balls + a * smooth + _ROUND), of_rows) for a in SHARES]
     return float(SHARES[int(np.argmin(losses))])
 
 
-def _weigh_network(law: MixedLaw, x: Array, numbers: Array, codes: Array) -> float:
+def _weigh_network(law: MixedLaw, x: Array, numbers: Array, codes: Array, weights: Array | None) -> float:
     """The weight of the network in a pool with the balls, by the energy score of points of held-out rows."""
     if law.network is None or not len(x):
         return 0.0
@@ -104,7 +112,7 @@ def _weigh_network(law: MixedLaw, x: Array, numbers: Array, codes: Array) -> flo
     own = law.coding.embed(*law.sample(x, _DRAWS, rng))
     drawn = as_points(law.network.sample(x, _DRAWS, random_state=0))
     others = law.coding.embed(*law.read_points(x, drawn))
-    weight = float(pool_weights([own, others], law.coding.embed(numbers, codes))[1])
+    weight = float(pool_weights([own, others], law.coding.embed(numbers, codes), weights)[1])
     return weight if weight >= LEAST else 0.0
 
 
@@ -122,9 +130,10 @@ def check_network(law: Any, n_columns: int) -> tuple[Network | None, bool]:
     raise ValueError(f"law={law!r} is unknown; give 'auto', 'balls', 'network' or a Network(...).")
 
 
-def leave_out_strays(x: Array, numbers: Array, codes: Array) -> tuple[Array, Array, Array]:
-    """Rows without those whose numbers are so far out that they alone would set every scale."""
-    while len(strays := find_strays(numbers) if numbers.shape[1] else np.empty(0, np.int64)):
-        warn_of_strays(strays, numbers, stacklevel=4)
-        x, numbers, codes = (np.delete(part, strays, axis=0) for part in (x, numbers, codes))
-    return x, numbers, codes
+def find_usual_rows(numbers: Array) -> Array:
+    """The rows (N,) but for those whose numbers are so far out that they alone would set every scale."""
+    kept = np.arange(len(numbers))
+    while len(strays := find_strays(numbers[kept]) if numbers.shape[1] else np.empty(0, np.int64)):
+        warn_of_strays(strays, numbers[kept], stacklevel=4)
+        kept = np.delete(kept, strays)
+    return kept

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from localw2._validation import Array, check_count
-from localw2.judging.diagnosis.diagnose import Diagnosis, diagnose
-from localw2.metrics import brier_score, calibration_error, log_loss
+from localw2.judging.diagnosis.diagnose import ADVICE, Diagnosis
+from localw2.metrics import CalibrationBins, brier_score, log_loss
 
 if TYPE_CHECKING:
     from localw2.estimators.mixed.coding import OutputCoding
-    from localw2.estimators.mixed.law import MixedLaw
+
+LEVEL = 0.05
+TABLES = 199  # of classes drawn from the probabilities, for the p-value of their calibration
 
 
 @final
@@ -68,12 +70,50 @@ class CategoricalDistribution:
 class MixedDiagnosis:
     """``numbers`` is the ``Diagnosis`` of the numeric outputs, or None; ``classes`` has scores by column.
 
-    Those are ``log_loss``, ``brier``, ``accuracy`` and ``calibration_error``, and ``chance``, the calibration
-    error that right probabilities would have on so many rows.
+    Those are ``log_loss``, ``brier``, ``accuracy``, and ``calibration_error`` with ``chance``, the mean error
+    of right probabilities on so many rows, and ``pvalue``, the share of tables drawn from the probabilities
+    themselves that have no smaller error: it tests whether they are calibrated. ``base_log_loss`` is that of
+    the shares of the classes in these rows, whatever x.
     """
 
     numbers: Diagnosis | None
     classes: dict[str, dict[str, float]]
+
+    @property
+    def valid(self) -> bool:
+        """Whether the draws of numbers are independent between rows, as far as was checked."""
+        return self.numbers is None or self.numbers.valid
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether neither the numbers nor the probabilities failed a test, each at 5 % together."""
+        return not self.miscalibrated and (self.numbers is None or self.numbers.calibrated)
+
+    @property
+    def miscalibrated(self) -> list[str]:
+        """The categorical columns whose probabilities are clearly not calibrated (Bonferroni, 5 %)."""
+        most = LEVEL / max(1, len(self.classes))
+        return [name for name, scores in self.classes.items() if scores["pvalue"] <= most]
+
+    @property
+    def verdict(self) -> list[str]:
+        """Sentences: the judgement of the numbers, and of the probabilities of each category."""
+        # Advice on the settings of a regressor, which this law does not have, is left out.
+        known = [] if self.numbers is None else self.numbers.verdict
+        lines = [line for line in known if line not in ADVICE.values()]
+        lines[:1] = [f"Numbers: {line[:1].lower()}{line[1:]}" for line in lines[:1]]
+        for name, s in self.classes.items():
+            off = f"calibration error {s['calibration_error']:.3f}, by chance {s['chance']:.3f}"
+            if name in self.miscalibrated:
+                lines.append(
+                    f"The probabilities of {name} are not calibrated: {off} (p = {s['pvalue']:.2g})."
+                )
+            else:
+                lines.append(f"The probabilities of {name} are calibrated as far as these rows tell: {off}.")
+            gain = 1 - s["log_loss"] / s["base_log_loss"] if s["base_log_loss"] > 0 else 0.0
+            side = "lower" if gain >= 0 else "higher"
+            lines.append(f"Its log loss is {100 * abs(gain):.0f} % {side} than that of its shares alone.")
+        return lines
 
     def __str__(self) -> str:
         lines = [
@@ -84,34 +124,25 @@ class MixedDiagnosis:
         return "\n".join([*([] if self.numbers is None else [str(self.numbers)]), *lines])
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class PointSampler:
-    """Draws of a mixed law as points, for tests that take numbers."""
-
-    law: MixedLaw
-
-    def sample(self, X: Any, n_samples: int = 1, random_state: Any = None) -> Array:
-        """Independent draws (S, N, D) at rows X (N, p) of the numbers that the law takes."""
-        rng = np.random.default_rng(random_state)
-        return self.law.coding.embed(*self.law.sample(np.asarray(X, dtype=np.float64), n_samples, rng))
-
-
-def diagnose_mixed(
-    coding: OutputCoding, x: Array, numbers: Array, codes: Array, draws: Array, probabilities: list[Array]
-) -> MixedDiagnosis:
-    """Judge draws (S, N, d_n) of the numbers, and probabilities (N, K_j) of each category."""
-    found = diagnose(x, numbers, draws) if numbers.shape[1] else None
-    classes = {}
+def judge_classes(
+    coding: OutputCoding, codes: Array, probabilities: list[Array]
+) -> dict[str, dict[str, float]]:
+    """Scores of probabilities (N, K_j) of each category for rows with these codes (N, d_c)."""
+    found = {}
     rng = np.random.default_rng(0)
     for k, (j, p) in enumerate(zip(coding.classes, probabilities, strict=True)):
         truth = codes[:, k]
-        drawn = (rng.random((20, len(p), 1)) >= np.cumsum(p, 1)[None, :, :-1]).sum(-1)
-        classes[coding.names[j]] = {
+        levels, bins = np.cumsum(p, 1)[:, :-1], CalibrationBins.of(p)
+        chance = [bins.error((rng.random((len(p), 1)) >= levels).sum(1)) for _ in range(TABLES)]
+        error = bins.error(truth)
+        shares = np.bincount(truth, minlength=p.shape[1]) / len(truth)
+        found[coding.names[j]] = {
             "log_loss": log_loss(truth, p),
+            "base_log_loss": float(-(shares * np.log(np.where(shares > 0, shares, 1.0))).sum()),
             "brier": brier_score(truth, p),
             "accuracy": float((p.argmax(1) == truth).mean()),
-            "calibration_error": calibration_error(truth, p),
-            "chance": float(np.mean([calibration_error(one, p) for one in drawn])),
+            "calibration_error": error,
+            "chance": float(np.mean(chance)),
+            "pvalue": float((1 + np.sum(np.array(chance) >= error)) / (1 + TABLES)),
         }
-    return MixedDiagnosis(found, classes)
+    return found

@@ -104,6 +104,20 @@ class MixedLaw:
         return np.argsort(self.joint, kind="stable")
 
     @cached_property
+    def _reach(self) -> Array:
+        """The weights of all rows before each one in ``_order``, and of all, (n + 1,)."""
+        weights = self.balls.law_.members[0].balls.weights  # type: ignore[attr-defined]
+        own = np.ones(len(self.joint)) if weights is None else weights
+        return np.append(0.0, np.cumsum(own[self._order]))
+
+    @cached_property
+    def _margins(self) -> Array:
+        """The shares (K,) of the combinations in all rows."""
+        ends = np.cumsum(np.bincount(self.joint, minlength=len(self.combinations)))
+        found: Array = np.diff(self._reach[np.append(0, ends)]) / self._reach[-1]
+        return found
+
+    @cached_property
     def _residuals(self) -> tuple[Array, Array]:
         """What the rows show of the numbers, (n, d_n), and their folds (n,)."""
         if self.numbers is None:
@@ -124,9 +138,12 @@ class MixedLaw:
             ends = np.cumsum(sizes)
             inside = np.arange(ends[-1]) - np.repeat(ends - sizes, sizes) + np.repeat(starts, sizes)
             rows = np.repeat(np.arange(len(x)), counts.sum(1))
-            values = np.repeat(weight / (nodes.shape[1] * sizes), sizes)
+            chosen = filled.kept[inside]
+            own = np.ones(len(chosen)) if filled.weights is None else filled.weights[chosen]
+            totals = np.add.reduceat(own, ends - sizes)
+            values = np.repeat(weight / (nodes.shape[1] * totals), sizes) * own
             shape = (len(x), len(place))
-            total = total + csr_array((values, (rows, place[filled.kept[inside]])), shape=shape)
+            total = total + csr_array((values, (rows, place[chosen])), shape=shape)
         total.sort_indices()
         return total
 
@@ -141,6 +158,8 @@ class MixedLaw:
         shares /= shares.sum(1, keepdims=True)
         if self.model is not None and self.smooth > 0:
             shares = (1 - self.smooth) * shares + self.smooth * self.model.predict(x)
+        # One more row from anywhere: no combination that was seen is impossible.
+        shares = (len(self.joint) * shares + self._margins) / (len(self.joint) + 1)
         return shares, weights, bounds
 
     def _draw(self, x: Array, uniform: Array) -> tuple[Array, Array]:
@@ -160,9 +179,11 @@ class MixedLaw:
         entry = np.clip(np.searchsorted(reach, level, side="right") - 1, first, np.maximum(last - 1, first))
         place = np.append(weights.indices, 0)[entry]
         # A combination that no ball at x holds comes from all rows that have it.
-        counts = np.bincount(self.joint, minlength=n_kinds)
-        starts = np.cumsum(counts) - counts
-        anywhere = starts[kind] + (uniform[1] * counts[kind]).astype(np.int64)
+        ends = np.cumsum(np.bincount(self.joint, minlength=n_kinds))
+        starts, all_reach = np.append(0, ends[:-1]), self._reach
+        level = all_reach[starts[kind]] + uniform[1] * (all_reach[ends[kind]] - all_reach[starts[kind]])
+        anywhere = np.searchsorted(all_reach, level, side="right") - 1
+        anywhere = np.clip(anywhere, starts[kind], ends[kind] - 1)
         row = self._order[np.where(last > first, place, anywhere)]
         codes = self.combinations[kind]
         shown, folds = self._residuals

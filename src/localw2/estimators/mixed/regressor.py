@@ -14,21 +14,20 @@ from sklearn.utils.validation import check_is_fitted
 from localw2._validation import Array, check_count, check_flag
 from localw2.distribution import DrawsDistribution
 from localw2.estimators import cells, settings, stored_values
+from localw2.estimators.judged import Tabled
 from localw2.estimators.mixed.class_model import ClassModel
 from localw2.estimators.mixed.coding import OutputCoding
-from localw2.estimators.mixed.fitting import MixedRecipe, check_network, learn_mixed, leave_out_strays
-from localw2.estimators.mixed.judging import (
-    CategoricalDistribution,
-    MixedDiagnosis,
-    PointSampler,
-    diagnose_mixed,
-)
+from localw2.estimators.mixed.fitting import MixedRecipe, check_network, find_usual_rows, learn_mixed
+from localw2.estimators.mixed.judging import CategoricalDistribution, MixedDiagnosis, judge_classes
 from localw2.estimators.mixed.law import MixedLaw
+from localw2.estimators.mixed.views import NumberOutputs, PointOutputs
 from localw2.estimators.powers import Powers
 from localw2.estimators.regression.regressor import LocalW2Regressor
 from localw2.estimators.tables import Columns, read_rows, read_table
+from localw2.judging.seen_rows import SeenRows, SeenRowsWarning, judge_seen
 from localw2.judging.swap_test.conditional import ConditionalTest, conditional_test
 from localw2.metrics import energy_score
+from localw2.models.sampler import encode_rows
 from localw2.storage.model_file import Stored
 
 _PARTS = ("balls", "numbers", "network")
@@ -36,7 +35,7 @@ _SCORED = 100  # draws that a score takes
 
 
 @final
-class LocalW2MixedRegressor(stored_values.Storable, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+class LocalW2MixedRegressor(Tabled, stored_values.Storable, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """The joint distribution of several outputs, numbers and categories, at every x.
 
     Rows of balls are drawn whole, so that a class and a number of one row stay together: a draw takes the
@@ -67,7 +66,10 @@ class LocalW2MixedRegressor(stored_values.Storable, BaseEstimator):  # type: ign
     law_ : the ``MixedLaw``.
     classes_ : the classes of each categorical column by its name; an array if Y is one categorical column.
     coding_ : the ``OutputCoding``: which columns are numbers, and what a mismatch costs.
-    weights_ : the shares of balls, smooth probabilities and network.
+    columns_ : how the columns of X became numbers (``estimators.tables``).
+    weights_ : the weights of balls and network in the law.
+    smooth_share_ : the share of the logistic regression in the probabilities of the balls.
+    n_features_in_, feature_names_in_, n_outputs_ : as in scikit-learn.
 
     Examples
     --------
@@ -109,26 +111,39 @@ class LocalW2MixedRegressor(stored_values.Storable, BaseEstimator):  # type: ign
         tags.input_tags.categorical = True
         return tags
 
-    def fit(self, X: Any, Y: Any) -> Self:
-        """Learn from rows X (N, p) and outputs Y: a frame, a series, or an array (N,) or (N, d)."""
+    def fit(self, X: Any, Y: Any, sample_weight: Any = None) -> Self:
+        """Learn from rows X (N, p) and outputs Y: a frame, a series, or an array (N,) or (N, d).
+
+        ``sample_weight`` (N,) >= 0 says how much a row counts relative to others, as in ``LocalW2Regressor``:
+        only ratios matter, and a row of weight 0 is as if it were not there.
+        """
         settings.check_jobs(self.n_jobs)
-        Y = cells.as_pandas(Y)
-        coding, numbers, codes = OutputCoding.learn(Y, self.categorical)
+        Y, weights = cells.as_pandas(Y), None
+        if sample_weight is not None:
+            X, Y, _, weights = settings.weigh_rows(X, Y, sample_weight)
+        coding, numbers, codes = OutputCoding.learn(Y, self.categorical, weights)
         target = np.column_stack([numbers, codes]) if numbers.shape[1] else codes.astype(np.float64)
         reader = LocalW2Regressor()
         x, _, columns = read_table(reader, X, target[:, 0] if target.shape[1] == 1 else target)
         if len(x) < 20:
             raise ValueError(f"there are {len(x)} rows; at least 20 are needed to hold some out.")
         rows = columns.expand(x)
+        points = coding.embed(numbers, codes)
         center, scale = rows.mean(0), rows.std(0)
         scale = np.where(scale > 1e-12 * np.abs(center), scale, 1.0)
-        rows, numbers, codes = leave_out_strays((rows - center) / scale, numbers, codes)
+        kept = find_usual_rows(numbers)
         network, alone = check_network(self.law, rows.shape[1])
         seed = settings.draw_seed(self.random_state) % 2**32
         recipe = MixedRecipe(coding, network, alone, self.base, self.n_jobs, seed)
         with settings.share_threads(rows.size, self.n_jobs):
-            law = learn_mixed(recipe, rows, numbers, codes)
-        self._keep(law, columns, center, scale)
+            law = learn_mixed(
+                recipe,
+                ((rows - center) / scale)[kept],
+                numbers[kept],
+                codes[kept],
+                None if weights is None else weights[kept],
+            )
+        self._keep(law, columns, center, scale, SeenRows.of(rows[kept], points[kept]))
         return self
 
     def sample(self, X: Any, n_samples: int = 1, random_state: Any = None, as_array: bool = False) -> Any:
@@ -138,16 +153,20 @@ class LocalW2MixedRegressor(stored_values.Storable, BaseEstimator):  # type: ign
         Otherwise, or with ``as_array``, an array (S, N, d), or (S, N) for one output, in which a category is
         its place in ``coding_.classes``.
         """
-        x, count = self._numbers(X), check_count(n_samples, "n_samples", 1)
-        rng = np.random.default_rng(settings.draw_seed(random_state))
-        numbers, codes = self.law_.sample(x, count, rng)
+        numbers, codes = self.draw(X, n_samples, random_state)
         if check_flag(as_array, "as_array") or not self.coding_.framed:
             return self.coding_.as_array(numbers, codes)
-        return self._frame(numbers, codes, count, len(x))
+        return self._frame(numbers, codes, *numbers.shape[:2])
+
+    def sample_columns(self, X: Any, n_samples: int = 1, random_state: Any = None) -> dict[str, Array]:
+        """The draws of ``sample`` as an array (S, N) for each output, by its name; classes are as in Y."""
+        numbers, codes = self.draw(X, n_samples, random_state)
+        columns = self.coding_.as_columns(numbers, codes)
+        return {name: values.reshape(numbers.shape[:2]) for name, values in columns.items()}
 
     def predict(self, X: Any) -> Any:
         """The mean of numbers and the most probable class of categories, in the form of Y."""
-        x = self._numbers(X)
+        x = self.standardise(X)
         means = [numbers.mean(0) for _, numbers, _ in self.law_.common_draws(x)]
         numbers = np.concatenate(means)
         probabilities = self.law_.column_probabilities(x)
@@ -168,7 +187,7 @@ class LocalW2MixedRegressor(stored_values.Storable, BaseEstimator):  # type: ign
 
         If Y is one categorical column, the array alone, as classifiers return it.
         """
-        found = self.law_.column_probabilities(self._numbers(X))
+        found = self.law_.column_probabilities(self.standardise(X))
         if not found:
             raise ValueError(
                 "no column of Y is categorical; name labels that are numbers by categorical=[...]."
@@ -183,7 +202,7 @@ class LocalW2MixedRegressor(stored_values.Storable, BaseEstimator):  # type: ign
         A number has a ``DrawsDistribution``, a category a ``CategoricalDistribution``, which has ``pmf``,
         ``mode``, ``entropy`` and ``rvs``.
         """
-        x = self._numbers(X)
+        x = self.standardise(X)
         draws = np.concatenate([numbers for _, numbers, _ in self.law_.common_draws(x)], 1)
         numeric = {
             self.coding_.names[j]: DrawsDistribution.of(draws[..., k])
@@ -205,7 +224,7 @@ class LocalW2MixedRegressor(stored_values.Storable, BaseEstimator):  # type: ign
         """The energy score (N,) of each row: numbers in SDs, a mismatch at its cost; lower is better."""
         points = self.encode_outputs(Y)
         rng = np.random.default_rng(settings.draw_seed(random_state))
-        draws = self.law_.sample(self._numbers(X), check_count(n_samples, "n_samples", 2), rng)
+        draws = self.law_.sample(self.standardise(X), check_count(n_samples, "n_samples", 2), rng)
         return energy_score(points, self.coding_.embed(*draws))
 
     def encode_outputs(self, Y: Any) -> Array:
@@ -213,19 +232,37 @@ class LocalW2MixedRegressor(stored_values.Storable, BaseEstimator):  # type: ign
         check_is_fitted(self, "law_")
         return self.coding_.embed(*self.coding_.read(cells.as_pandas(Y)))
 
-    def diagnose(self, X: Any, Y: Any, n_samples: int = 200, random_state: Any = 0) -> MixedDiagnosis:
-        """Check on rows not trained on: a diagnosis of the numbers, and calibration of the classes."""
-        x = self._numbers(X)
-        numbers, codes = self.coding_.read(cells.as_pandas(Y))
-        draws = self.law_.sample(x, n_samples, np.random.default_rng(settings.draw_seed(random_state)))[0]
-        return diagnose_mixed(self.coding_, x, numbers, codes, draws, self.law_.column_probabilities(x))
+    def diagnose(
+        self, X: Any, Y: Any, n_samples: int = 200, random_state: Any = 0, names: Any = None
+    ) -> MixedDiagnosis:
+        """Check on rows not trained on: a diagnosis of the numbers, and calibration of the classes.
 
-    def conditional_test(self, X: Any, Y: Any, random_state: Any = None, **options: Any) -> ConditionalTest:
+        ``names`` are other names for all columns of X.
+        """
+        numbers, codes = self.coding_.read(cells.as_pandas(Y))
+        self._warn_of_seen(X, self.coding_.embed(numbers, codes))
+        view = NumberOutputs(self)
+        options = {"n_samples": n_samples, "random_state": random_state, "names": names}
+        found = view.diagnose(X, numbers, **options) if numbers.shape[1] else None
+        probabilities = self.law_.column_probabilities(self.standardise(X))
+        return MixedDiagnosis(found, judge_classes(self.coding_, codes, probabilities))
+
+    def conditional_test(
+        self, X: Any, Y: Any, delta: Any = "auto", random_state: Any = None, **options: Any
+    ) -> ConditionalTest:
         """The exact test of ``localw2.conditional_test`` on the points of all outputs together."""
-        observed = self.encode_outputs(Y)
-        return conditional_test(
-            self._numbers(X), observed, PointSampler(self.law_), random_state=random_state, **options
-        )
+        points = self.encode_outputs(Y)
+        return conditional_test(X, points, PointOutputs(self), delta, random_state=random_state, **options)
+
+    def encode(self, X: Any) -> Array:
+        """The numbers (N, q) that a table becomes: codes for categories, NaN for missing values."""
+        check_is_fitted(self, "law_")
+        return read_rows(self, X, self.columns_)
+
+    def standardise(self, X: Any) -> Array:
+        """The rows of a table as the law takes them: finite numbers (N, p), in standard deviations."""
+        found: Array = (self.columns_.expand(self.encode(X)) - self._center) / self._scale
+        return found
 
     @property
     def class_names(self) -> list[str]:
@@ -238,17 +275,21 @@ class LocalW2MixedRegressor(stored_values.Storable, BaseEstimator):  # type: ign
         check_is_fitted(self, "law_")
         law, coding = self.law_, self.coding_
         parameters = self.get_params(deep=False)
-        own = {name: parameters.pop(name) for name in ("law", "base", "categorical")}
+        own = {name: parameters.pop(name) for name in ("law", "base")}
         own = {
             name: value if value is None or isinstance(value, str) else None for name, value in own.items()
         }
         if any(own[name] is None and getattr(self, name) is not None for name in own):
             warnings.warn(
-                "law, base and categorical are stored as settings only if they are words; a loaded estimator "
-                "draws the same and refits with the defaults unless you set them.",
+                "law and base are stored as settings only if they are words; a loaded estimator draws the "
+                "same and refits with the defaults unless you set them.",
                 stacklevel=3,
             )
+        labels = parameters.pop("categorical")
+        labels = [labels] if isinstance(labels, str | int) else labels
+        counts, seen = stored_values.store_seen(self.seen_rows_)
         tensors: dict[str, Any] = {
+            **seen,
             "combinations": torch.tensor(law.combinations),
             "joint": torch.tensor(law.joint),
             "center": torch.tensor(self._center),
@@ -258,10 +299,11 @@ class LocalW2MixedRegressor(stored_values.Storable, BaseEstimator):  # type: ign
         }
         plain: dict[str, Any] = {
             "parameters": stored_values.store_parameters(parameters),
-            "words": {name: own[name] for name in ("law", "base")},
+            "words": own,
+            "categorical": None if labels is None else list(labels),
             "n_features": self.n_features_in_,
-            "feature_names": None if self._columns.names is None else list(self._columns.names),
-            "table": self._columns.to_stored(),
+            "feature_names": None if self.columns_.names is None else list(self.columns_.names),
+            "table": self.columns_.to_stored(),
             "outputs": list(coding.names),
             "classes": {str(j): list(words) for j, words in coding.classes.items()},
             "framed": coding.framed,
@@ -269,6 +311,7 @@ class LocalW2MixedRegressor(stored_values.Storable, BaseEstimator):  # type: ign
             "shares": [law.smooth, law.of_network],
             "degree": None,
             "parts": {},
+            "seen_rows": counts,
         }
         if law.model is not None:
             plain["degree"] = law.model.powers.degree
@@ -299,6 +342,9 @@ class LocalW2MixedRegressor(stored_values.Storable, BaseEstimator):  # type: ign
         estimator = cls()
         parameters = stored_values.restore_parameters(plain["parameters"])
         words = {name: value for name, value in plain["words"].items() if value is not None}
+        labels = plain.get("categorical")
+        if labels is not None:
+            parameters["categorical"] = [one if type(one) is int else text(one) for one in labels]
         stored_values.set_stored_parameters(
             estimator, parameters | {name: text(v) for name, v in words.items()}
         )
@@ -372,29 +418,43 @@ class LocalW2MixedRegressor(stored_values.Storable, BaseEstimator):  # type: ign
             parts.get("network"), of_network,
         )  # fmt: skip
         ends = array("center", tensors["center"], width), array("scale", tensors["scale"], width)
-        estimator._keep(law, columns, *ends)
+        seen = stored_values.restore_seen(plain.get("seen_rows"), tensors)
+        estimator._keep(law, columns, *ends, seen)
         return estimator
 
-    def _keep(self, law: MixedLaw, columns: Columns, center: Array, scale: Array) -> None:
+    def _keep(
+        self, law: MixedLaw, columns: Columns, center: Array, scale: Array, seen: SeenRows | None
+    ) -> None:
         self._forget()
-        self.law_, self.coding_ = law, law.coding
-        self._columns, self._center, self._scale = columns, center, scale
+        self.law_, self.coding_, self.seen_rows_ = law, law.coding, seen
+        self.n_outputs_ = len(law.coding.names)
+        self.columns_, self._center, self._scale = columns, center, scale
         self.n_features_in_ = columns.n_features
         if columns.names is not None:
             self.feature_names_in_ = np.array(columns.names, dtype=object)
         by_name = {self.coding_.names[j]: np.array(words) for j, words in self.coding_.classes.items()}
         self.classes_ = next(iter(by_name.values())) if self.coding_.single and by_name else by_name
-        self.weights_ = {
-            "balls": 1 - law.of_network,
-            "network": law.of_network,
-            "smooth probabilities": law.smooth,
-        }
+        shares = {"balls": 1 - law.of_network, "network": law.of_network}
+        self.weights_ = {name: share for name, share in shares.items() if share > 0}
+        self.smooth_share_ = law.smooth
 
-    def _numbers(self, X: Any) -> Array:
-        check_is_fitted(self, "law_")
-        rows = self._columns.expand(read_rows(self, X, self._columns))
-        found: Array = (rows - self._center) / self._scale
-        return found
+    def draw(self, X: Any, n_samples: int, random_state: Any) -> tuple[Array, Array]:
+        """Independent draws as numbers (S, N, d_n) and codes (S, N, d_c)."""
+        x, count = self.standardise(X), check_count(n_samples, "n_samples", 1)
+        return self.law_.sample(x, count, np.random.default_rng(settings.draw_seed(random_state)))
+
+    def _warn_of_seen(self, X: Any, points: Array) -> None:
+        seen = self.seen_rows_
+        share, beyond_chance = (
+            (0.0, False) if seen is None else judge_seen(seen, encode_rows(self, X), points)
+        )
+        if beyond_chance:
+            warnings.warn(
+                f"{100 * share:.0f} % of these {len(points)} rows are training rows, on which a fit looks "
+                "better than it is. Diagnose it on held-out rows.",
+                SeenRowsWarning,
+                stacklevel=3,
+            )
 
     def _frame(self, numbers: Array, codes: Array, n_samples: int | None = None, n: int = 0) -> Any:
         columns = self.coding_.as_columns(numbers, codes)

@@ -93,9 +93,40 @@ function span(values) {
   return values.reduce(([low, high], v) => [Math.min(low, v), Math.max(high, v)], [Infinity, -Infinity]);
 }
 
+// Classes one below the other: their probabilities, and their shares in the observed rows nearby.
+function drawClasses(answer, law, about) {
+  const traces = [], names = about.classes.map(shorten).map(plain), y = names.map((_, k) => k);
+  const bar = (x, name, color, width) => ({ type: "bar", orientation: "h", x, y, width, name, marker: { color }, text: names, textposition: "none", hovertemplate: "%{text}: %{x:.3f}<extra></extra>" });
+  traces.push(bar(law.probabilities, "model", css("model"), 0.5));
+  if (answer.neighbours !== null) {
+    const seen = answer.neighbours.y[state.output];
+    traces.unshift(bar(y.map((k) => seen.filter((code) => code === k).length / seen.length), `${seen.length} observed rows`, css("bars"), 0.85));
+  }
+  Plotly.react("density", traces, layout({
+    xaxis: { range: [0, 1.02], title: { text: `probability of ${plain(about.name)}`, standoff: 6 } },
+    yaxis: { tickvals: y, ticktext: names, range: [names.length - 0.4, -0.6], showgrid: false },
+    shapes: [], annotations: [], barmode: "overlay", showlegend: true,
+  }), config);
+}
+
+function shorten(name) {
+  return name.length > 20 ? name.slice(0, 19) + "…" : name;
+}
+
+// Where values of an output stand on an axis, with the axis: numbers as they are, classes side by side.
+function placeOutput(about, values) {
+  if (about.classes === null) return { values, axis: {} };
+  const names = about.classes.map(shorten).map(plain);
+  return { values: apart(values), axis: { tickvals: names.map((_, k) => k), ticktext: names, range: [-0.6, names.length - 0.4], showgrid: false } };
+}
+
 function drawDensity() {
   const answer = state.distribution;
   if (answer === null) return;
+  if (answer.outputs[state.output].probabilities !== null) {
+    drawClasses(answer, answer.outputs[state.output], state.about.outputs[state.output]);
+    return;
+  }
   const law = answer.outputs[state.output], about = state.about.outputs[state.output];
   const narrow = find("density").clientWidth < 520;
   const traces = [];
@@ -141,9 +172,14 @@ function drawNumbers() {
   if (answer === null) return;
   const law = answer.outputs[state.output], name = state.about.outputs[state.output].name;
   const quantile = (level) => law.quantiles[answer.levels.indexOf(level)];
+  const classes = state.about.outputs[state.output].classes;
+  for (const id of ["std", "q05", "q50", "q95"]) find(id).parentElement.hidden = classes !== null;
+  find("mean").previousElementSibling.textContent = classes === null ? "mean" : "most probable";
   for (const [id, value] of [["mean", law.mean], ["std", law.std], ["q05", quantile(0.05)], ["q50", quantile(0.5)], ["q95", quantile(0.95)]]) {
     find(id).textContent = shown(value);
   }
+  const best = classes === null ? 0 : law.probabilities.indexOf(Math.max(...law.probabilities));
+  if (classes !== null) find("mean").textContent = `${shorten(classes[best])} (${shown(Number((100 * law.probabilities[best]).toFixed(1)))} %)`;
   const outside = answer.outside.length > 0;
   find("warning").textContent = outside ? `Extrapolation: ${answer.outside.join("; ")}.` : "";
   find("warning").classList.toggle("shown", outside);
@@ -151,13 +187,16 @@ function drawNumbers() {
   let text = near === null ? "No observed rows were given." :
     `Bars and ticks: the ${near.y[0].length} nearest observed rows, at distances ${shown(near.nearest)} to ${shown(near.farthest)} in ${state.about.distance.replace("'", "’")}` +
     (near.usual === null ? "." : ` (99 % of all rows have theirs within ${shown(near.usual)}).`);
+  if (classes !== null && near !== null) text = text.replace("Bars and ticks", "Wide bars");
   if (answer.interval !== null) {
     const [low, high] = answer.interval[state.output];
     text += ` Calibrated 90 % interval: ${shown(low)} to ${shown(high)}.`;
   }
   find("neighbours").textContent = text;
-  const summary = `${name}: mean ${shown(law.mean)}, standard deviation ${shown(law.std)}, 90 % between ${shown(quantile(0.05))} and ${shown(quantile(0.95))}.`;
-  find("density").setAttribute("aria-label", `Density of ${summary}`);
+  const summary = classes === null ?
+    `${name}: mean ${shown(law.mean)}, standard deviation ${shown(law.std)}, 90 % between ${shown(quantile(0.05))} and ${shown(quantile(0.95))}.` :
+    `${name}: ${classes.map((word, k) => `${word} ${shown(Number((100 * law.probabilities[k]).toFixed(1)))} %`).join(", ")}.`;
+  find("density").setAttribute("aria-label", `${classes === null ? "Density" : "Probabilities"} of ${summary}`);
   speak(summary + (outside ? " Extrapolation." : ""));
 }
 
@@ -172,21 +211,29 @@ function drawJoint() {
     const pad = 0.04 * (high - low) || Math.max(1, 0.01 * Math.abs(low));
     return [low - pad, high + pad];
   };
-  const dots = (values, name, marker) => ({ type: "scatter", mode: "markers", x: values[0], y: values[1], name, marker, hovertemplate: "%{x:.4~g}, %{y:.4~g}<extra></extra>" });
+  const axes = [across, up].map((about, i) => placeOutput(about, answer.draws[i]).axis);
+  const hover = across.classes === null && up.classes === null ? { hovertemplate: "%{x:.4~g}, %{y:.4~g}<extra></extra>" } : { hoverinfo: "skip" };
+  const dots = (values, name, marker) => ({ type: "scatter", mode: "markers", x: placeOutput(across, values[0]).values, y: scatter(placeOutput(up, values[1]).values, up), name, marker, ...hover });
   const traces = [dots(answer.draws, `${answer.draws[0].length} draws`, { size: narrow ? 3.5 : 4.5, color: css("model"), opacity: 0.45 })];
   const digits = (value) => (value === null ? "–" : value.toFixed(2).replace(/^-0\.00$/, "0.00").replace(/^-/, "−"));
-  let text = `Draws: correlation ${digits(answer.correlation)}, distance correlation ${digits(answer.distance)} (0 for independent outputs only).`;
+  const numeric = across.classes === null && up.classes === null;
+  let text = `Draws: ${numeric ? `correlation ${digits(answer.correlation)}, ` : ""}distance correlation ${digits(answer.distance)} (0 for independent outputs only).`;
   if (answer.rows !== null) {
     const name = `${answer.rows.y[0].length} observed rows${answer.shifted ? ", shifted" : ""}`;
     traces.push(dots(answer.rows.y, name, { size: narrow ? 6 : 7, color: css("card"), line: { color: css("text"), width: 1.5 } }));
-    text += ` Observed rows: correlation ${digits(answer.rows.correlation)} ± ${digits(answer.rows.error)}.`;
+    if (numeric) text += ` Observed rows: correlation ${digits(answer.rows.correlation)} ± ${digits(answer.rows.error)}.`;
   }
   find("dependence").textContent = text;
   Plotly.react("cloud", traces, layout({
-    xaxis: { range: far(0, across), title: { text: plain(across.name), standoff: 6 }, nticks: narrow ? 5 : 10 },
-    yaxis: { range: far(1, up), title: { text: plain(up.name), standoff: 10 } }, showlegend: true,
+    xaxis: { range: far(0, across), title: { text: plain(across.name), standoff: 6 }, nticks: narrow ? 5 : 10, ...axes[0] },
+    yaxis: { range: far(1, up), title: { text: plain(up.name), standoff: 10 }, ...axes[1] }, showlegend: true,
   }), config);
   find("cloud").setAttribute("aria-label", `Draws of ${across.name} and ${up.name}. ${text}`);
+}
+
+// Classes on both axes: spread out in another order, so that points fill a square and not a line.
+function scatter(values, about) {
+  return about.classes === null ? values : values.map((value, i) => Math.round(value) + 0.5 * (((i * 0.755) % 1) - 0.5));
 }
 
 // A screen reader would otherwise read every step of a slider.
@@ -220,15 +267,19 @@ function drawSweep() {
   const input = state.about.inputs[state.sweptFor.input], now = state.x[state.sweptFor.input];
   const target = state.about.outputs[state.output].name, narrow = find("bands").clientWidth < 520;
   const along = input.kind === "category", { x, numbers, axis } = place(input, answer.x);
+  const classes = state.about.outputs[state.output].classes;
   const bounds = (level) => answer.quantiles[state.output][answer.levels.indexOf(level)];
   const band = (low, high, color, name) => along ?
     { type: "bar", x, y: bounds(high).map((end, i) => end - bounds(low)[i]), base: bounds(low), width: 0.55, marker: { color }, name, hoverinfo: "skip" } :
     { type: "scatter", mode: "lines", x: [...x, ...[...x].reverse()], y: [...bounds(high), ...[...bounds(low)].reverse()], fill: "toself", fillcolor: color, line: { width: 0 }, name, hoverinfo: "skip" };
   const label = along ? "%{text}" : input.kind === "date" ? "%{x|%Y-%m-%d}" : "%{x}";
   const mean = { type: "scatter", x, y: answer.mean[state.output], text: axis.ticktext, name: "mean", hovertemplate: `${label}: mean %{y:.4~g}<extra></extra>` };
-  const traces = [band(0.05, 0.95, css("band"), "90 % interval"), band(0.25, 0.75, css("deep"), "50 % interval")];
+  const traces = classes === null ? [band(0.05, 0.95, css("band"), "90 % interval"), band(0.25, 0.75, css("deep"), "50 % interval")] :
+    answer.probabilities[state.output].map((p, k) => ({
+      type: "scatter", x, y: p, mode: along ? "markers" : "lines", name: plain(shorten(classes[k])), line: { width: 2 }, marker: { size: 9 }, hovertemplate: `${plain(shorten(classes[k]))}: %{y:.3f}<extra></extra>`,
+    }));
   let note = "";
-  if (answer.rows !== null) {
+  if (answer.rows !== null && classes === null) {
     const known = answer.rows.x.map((_, i) => i).filter((i) => !along || numbers.has(answer.rows.x[i]));
     const at = known.map((i) => (along ? numbers.get(answer.rows.x[i]) : answer.rows.x[i]));
     traces.push({
@@ -237,7 +288,7 @@ function drawSweep() {
     });
     note = state.about.inputs.length > 1 ? `Dots: the ${known.length} observed rows closest in the other inputs.` : "Dots: observed rows.";
   }
-  traces.push(along ? { ...mean, mode: "markers", marker: { symbol: "line-ew-open", size: 26, color: css("model"), line: { width: 3 } } } : { ...mean, mode: "lines", line: { color: css("model"), width: 2 } });
+  if (classes === null) traces.push(along ? { ...mean, mode: "markers", marker: { symbol: "line-ew-open", size: 26, color: css("model"), line: { width: 3 } } } : { ...mean, mode: "lines", line: { color: css("model"), width: 2 } });
   const current = along ? numbers.get(now) : now;
   const shapes = [];
   if (current !== undefined && current !== null) {
@@ -248,10 +299,10 @@ function drawSweep() {
   }
   find("swept-rows").textContent = note.trim();
   Plotly.react("bands", traces, layout({
-    xaxis: { title: { text: plain(input.name), standoff: 6 }, nticks: narrow ? 5 : 10, ...axis }, yaxis: { title: { text: plain(target), standoff: 10 } },
+    xaxis: { title: { text: plain(input.name), standoff: 6 }, nticks: narrow ? 5 : 10, ...axis }, yaxis: { title: { text: classes === null ? plain(target) : `probability of ${plain(target)}`, standoff: 10 }, ...(classes === null ? {} : { range: [-0.02, 1.02] }) },
     shapes, barmode: "overlay", margin: { l: 8, r: 10, t: narrow ? 46 : 26, b: 36 },
   }), config);
-  find("bands").setAttribute("aria-label", `${target} ${along ? "by" : "along"} ${input.name}: mean, 50 % and 90 % intervals`);
+  find("bands").setAttribute("aria-label", `${target} ${along ? "by" : "along"} ${input.name}: ${classes === null ? "mean, 50 % and 90 % intervals" : "probabilities"}`);
 }
 
 function drawMap() {
