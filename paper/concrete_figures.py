@@ -1,7 +1,4 @@
-"""Figures and tables for the strength of concrete, from the records alone.
-
-python paper/concrete_figures.py [--quick] [--out FOLDER]
-"""
+"""Figures and tables for the strength of concrete, from the records alone."""
 
 from __future__ import annotations
 
@@ -174,7 +171,3 @@ def _format_pair(values: list[Values], name: str, digits: int) -> str:
     """The mean and, for several fits, the SD."""
     mean, sd = (f"{value:.{digits}f}" for value in mean_sd(values, name))
     return f"{mean} ± {sd}" if len(values) > 1 else mean
-
-
-if __name__ == "__main__":
-    draw(Options.parse(__doc__))
