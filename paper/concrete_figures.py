@@ -135,6 +135,8 @@ def _draw_delta(found: Cells, reading: str | None, options: Options) -> None:
             ax.set_xlabel("δ of the loss", fontsize=9)
             ax.set_ylabel(f"relative error in the {word}", fontsize=9)
             label_panel(ax, "c", f"{word}, {words}")
+    words = READINGS[reading]
+    fig.suptitle(f"{words[0].upper()}{words[1:]}", fontsize=10)
     add_legend(fig, axes.ravel(), 3)
     save_figure(fig, options.figures / f"concrete_delta{f'_{reading}' if reading else ''}.png")
 
