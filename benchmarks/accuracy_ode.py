@@ -1,7 +1,7 @@
 """Errors of LocalW2ODE on the paper's system and on logistic growth, next to the truth and the mean model.
 
     python benchmarks/accuracy_ode.py [--seeds 3] [--grid-seeds 1] [--jobs 2]
-    python benchmarks/accuracy_ode.py --only grid --a .1 .2, or --only default
+    python benchmarks/accuracy_ode.py --only grid --a .1 .2, or --only default, times or printed
 
 Error in yhat and ghat: Eq. ode_error of the paper on 100 test trajectories (delta_0 = .1; one simulated
 trajectory per test trajectory; 100 draws of the field at every tenth test state). "mean model" is the ODE
@@ -16,6 +16,7 @@ import argparse
 import sys
 import time
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,14 @@ from localw2 import LocalW2ODE, Neighborhoods, PushForward
 from localw2.datasets import FourStates, LogisticGrowth
 from ode_errors import PRINTED, correlation_error, field_error, mean_model, path_error, spread_error
 
-TIMES = {"linked": False}
+sys.path.append(str(Path(__file__).parents[1] / "paper"))
+from publication import ODE_TRAINING
+
+METHODS: dict[str, tuple[str, dict[str, Any]]] = {
+    "default": ("default (pairs of times)", {}),
+    "times": ("single times", {"linked": False}),
+    "printed": ("as printed", {**PRINTED, **ODE_TRAINING}),
+}
 
 
 def run_cell(
@@ -108,12 +116,11 @@ def average(records: list[dict[str, float]]) -> dict[str, float]:
     return {name: float(np.mean([record[name] for record in records])) for name in records[0]}
 
 
-def print_methods(run: Parallel, seeds: range, default_only: bool = False) -> None:
-    """Print the errors of several losses at a = 0, sigma = .25, or of the default alone."""
+def print_methods(run: Parallel, seeds: range, only: str | None = None) -> None:
+    """Print the errors of all methods at a = 0, sigma = .25, or of one."""
     print("Network field, a = 0, sigma = .25, 100 trajectories, mean of", len(seeds), "training sets")
     print(f"{'loss':28}{'y':>9}{'g':>9}{'SD':>8}{'corr.':>8}{'seconds':>9}")
-    methods = {"default (pairs of times)": {}, "single times": TIMES, "as printed": PRINTED}
-    for name, settings in list(methods.items())[: 1 if default_only else None]:
+    for name, settings in [METHODS[only]] if only else METHODS.values():
         record = average(run(delayed(run_cell)(0.0, 0.25, seed, settings) for seed in seeds))
         print(
             f"{name:28}{record['y']:9.5f}{record['g']:9.5f}{record['sd']:8.1%}{record['correlation']:8.3f}{record['seconds']:9.0f}",
@@ -149,7 +156,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3, help="training sets of a = 0, sigma = .25")
     parser.add_argument("--grid-seeds", type=int, default=1, help="training sets of each other (a, sigma)")
     parser.add_argument("--a", type=float, nargs="+", default=[0.0, 0.1, 0.2, 0.3], help="a of the grid")
-    parser.add_argument("--only", choices=("grid", "default"))
+    parser.add_argument("--only", choices=("grid", *METHODS))
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -159,8 +166,8 @@ def main() -> None:
     if options.only == "grid":
         print_grid(run, options.a, range(options.grid_seeds))
         return
-    print_methods(run, seeds, options.only == "default")
-    if options.only == "default":
+    print_methods(run, seeds, options.only)
+    if options.only:
         return
     print_grid(run, options.a, range(options.grid_seeds))
 

@@ -20,8 +20,7 @@ rows train, the other 344, which are weaker, test) and random ones of the same s
 
 Errors are taken over the test points with at least 5 test rows (itself included) within delta_0 = .2: the
 mean and SD of strength in that neighbourhood, in MPa, against those of one draw for each of its rows,
-averaged over ``DRAWS`` sets of draws. With 5 repeats everything takes about 5 minutes on 2 cores. To draw
-again from the records alone: ``python paper/concrete_figures.py``.
+averaged over ``DRAWS`` sets of draws. To draw again from the records alone: ``python paper/report.py``.
 """
 
 from __future__ import annotations
@@ -62,12 +61,12 @@ COLUMNS = (
     "fine_aggregate", "age", "compressive_strength",
 )  # fmt: skip
 INPUTS = ("cement", "fly_ash", "water", "superplasticizer", "coarse_aggregate", "fine_aggregate")
-ROWS, TRAINING_ROWS = 1030, 686
+ROWS, TRAINING_ROWS = 1030, publication.CONCRETE_ROWS
 # Hash of the 1030 x 9 values as little-endian float64, row by row.
 SHA256 = "d0e2d2f0f50277624d7d00b98c4e8b66465e8d5f2f51738500552b8b10a4689b"
-FIRST_SEED = 5000
-DELTA, DELTAS = 0.05, (0.0125, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8)
-DELTA_0, FEWEST, SHOWN, DRAWS = 0.2, 5, 10, 50
+FIRST_SEED = publication.FIRST_SEED
+DELTA, DELTAS, DELTA_0 = publication.CONCRETE_DELTA, publication.CONCRETE_DELTAS, publication.CONCRETE_DELTA_0
+FEWEST, SHOWN, DRAWS = publication.CONCRETE_FEWEST, publication.CONCRETE_POINTS, 50
 READINGS, READING_DELTAS = ("unit", "root"), (0.0125, 0.05, 0.1, 0.4)  # beside z-scores and the norm itself
 
 
@@ -251,16 +250,15 @@ def _draw_strengths(cell: Cell, problem: Problem, rng: np.random.Generator) -> t
     x, y = scale(problem.x, problem.x), (problem.y - middle) / unit
     x_test = scale(problem.x_test, problem.x)
     if model == "MSE":
-        draws, about = _fit_mse_network(x, y, x_test, cell["epochs"], seed), {}
+        draws, about = _fit_mse_network(x, y, x_test, _read_settings(cell), seed), {}
     else:
         delta = read_radius(cell["delta"], cell.get("reading"))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the table shows the sizes of the balls
             sizes = Neighborhoods.within(x, delta, problem.norm).row_sizes().double()
             law = Network(
-                debiased=False, standardize=False, n_draws=1, depth=4, epochs=cell["epochs"],
-                learning_rate=0.02, schedule="constant",
-            )  # fmt: skip
+                debiased=False, standardize=False, n_draws=1, schedule="constant", **_read_settings(cell)
+            )
             printed = LocalW2Regressor(law, base=None, delta=delta, norm=problem.norm, random_state=seed).fit(
                 x, y
             )
@@ -269,15 +267,29 @@ def _draw_strengths(cell: Cell, problem: Problem, rng: np.random.Generator) -> t
     return middle + unit * draws, about
 
 
-def _fit_mse_network(x: Array, y: Array, x_test: Array, epochs: int, seed: int) -> Array:
+def _read_settings(cell: Cell) -> dict[str, Any]:
+    """The paper's settings of the network and of its training, with the epochs of the cell."""
+    training = {k: v for k, v in publication.CONCRETE_TRAINING.items() if k != "max_epochs"}
+    return training | {"epochs": cell["epochs"]}
+
+
+def _fit_mse_network(x: Array, y: Array, x_test: Array, chosen: dict[str, Any], seed: int) -> Array:
     """Predictions (1, test rows) of the same network without weight uncertainty, trained by MSE."""
-    net = RandomMLP(x.shape[1], 1, 50, 4, generator=torch.Generator().manual_seed(seed))
+    shape = {name: chosen[name] for name in ("width", "depth", "residual")}
+    net = RandomMLP(x.shape[1], 1, **shape, generator=torch.Generator().manual_seed(seed))
     for name, weights in net.named_parameters():
         if name.endswith("std"):
             weights.detach().zero_()
             weights.requires_grad_(False)
     objective = Objective(torch.tensor(y, dtype=torch.float32), Neighborhoods.singletons(len(y)), MSE())
-    config = FitConfig(epochs, 0.02, 0.005, schedule="constant", n_draws=1, seed=seed)
+    config = FitConfig(
+        chosen["epochs"],
+        chosen["learning_rate"],
+        chosen["weight_decay"],
+        schedule="constant",
+        n_draws=1,
+        seed=seed,
+    )
     train(net, objective, torch.tensor(x, dtype=torch.float32), config)
     with torch.no_grad():
         found: Array = net(torch.tensor(x_test, dtype=torch.float32)).double().numpy()[None, :, 0]

@@ -1,7 +1,4 @@
-"""Figures and tables for the strength of concrete, from the records alone.
-
-python paper/concrete_figures.py [--quick] [--out FOLDER]
-"""
+"""Figures and tables for the strength of concrete, from the records alone."""
 
 from __future__ import annotations
 
@@ -138,6 +135,8 @@ def _draw_delta(found: Cells, reading: str | None, options: Options) -> None:
             ax.set_xlabel("δ of the loss", fontsize=9)
             ax.set_ylabel(f"relative error in the {word}", fontsize=9)
             label_panel(ax, "c", f"{word}, {words}")
+    words = READINGS[reading]
+    fig.suptitle(f"{words[0].upper()}{words[1:]}", fontsize=10)
     add_legend(fig, axes.ravel(), 3)
     save_figure(fig, options.figures / f"concrete_delta{f'_{reading}' if reading else ''}.png")
 
@@ -174,7 +173,3 @@ def _format_pair(values: list[Values], name: str, digits: int) -> str:
     """The mean and, for several fits, the SD."""
     mean, sd = (f"{value:.{digits}f}" for value in mean_sd(values, name))
     return f"{mean} ± {sd}" if len(values) > 1 else mean
-
-
-if __name__ == "__main__":
-    draw(Options.parse(__doc__))

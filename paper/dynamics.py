@@ -8,7 +8,7 @@ N((1, 1, 1, 1), a^2 I), a in {0, .1, .2, .3}, sigma in {.1, .25, .4}. Six models
   printed       the paper's loss (Eq. time_w2) and settings: a plain network of 2 x 100 as the field, 500
                 epochs, learning rate and weight decay .005, radius delta = .1 of the balls of initial states;
                 the rate is constant, the last weights are kept and gradients are not clipped
-  printed-sqrt  the same with radius sqrt(.1), for a > .1 (at a = 0 every ball holds all rows anyway)
+  printed-sqrt  the same with radius sqrt(.1), for a > 0 (at a = 0 every ball holds all rows anyway)
   printed-long  the same with radius .1 and 1500 epochs, at a = .1 and sigma up to .25
   ours          LocalW2ODE() as it stands
   mean          the true ODE with the mean field: no spread at all
@@ -16,9 +16,9 @@ N((1, 1, 1, 1), a^2 I), a in {0, .1, .2, .3}, sigma in {.1, .25, .4}. Six models
 
 The error in yhat of every model is taken with delta_0 = .1 and with sqrt(.1), as delta_0 = delta in the
 paper. Each is fitted to ``repeats`` training sets; printed-sqrt, printed-long, and ours outside the panels
-(a)-(i) to at most 3, and printed-sqrt is left out at a = .1, where a fit takes 7 minutes (its balls hold most
-rows, and no two are equal): ``make paper`` is to take less than 150 minutes. To draw again from the records
-alone: ``python paper/dynamics_figures.py``.
+(a)-(i) to at most 3, and printed-sqrt at a = .1, where a fit takes minutes (its balls hold most rows, and no
+two are equal), to one: ``make paper`` is to take less than 150 minutes. To draw again from the records alone:
+``python paper/report.py``.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ from ode_errors import (
 
 Array = NDArray[np.float64]
 
-FIRST_SEED = 5000  # none of these data sets was used while the defaults were tuned
-PANELS = ((0.0, 0.25), (0.0, 0.4), (0.3, 0.25))  # (a, sigma) of the panels (a)-(i)
+FIRST_SEED, PANELS = publication.FIRST_SEED, publication.ODE_PANELS
 A, SIGMA = publication.ODE_A, publication.ODE_SIGMAS
 REFERENCES = ("mean", "true")
-RADIUS = {"printed": 0.1, "printed-sqrt": 0.1**0.5}
-LINE = np.array([(1 - z, 1 + z, 1 - z, 1 + z) for z in 0.05 * np.arange(11)])  # states of the panels (g)-(i)
+RADIUS = {"printed": publication.ODE_DELTA, "printed-sqrt": publication.ODE_DELTA**0.5}
+Z = np.linspace(*publication.ODE_LINE)
+LINE = np.stack([1 - Z, 1 + Z, 1 - Z, 1 + Z], axis=1)  # states of the panels (g)-(i)
 LONG_EPOCHS = 1500
 FEWER = 3  # repeats of what is beside the point
 STATES_EVERY, LINES_EVERY, LINES = 10, 4, 20  # of the 101 times and of the 100 trajectories
@@ -82,16 +82,18 @@ def list_cells(options: Options) -> list[Cell]:
         size = {"trajectories": 25, "epochs": 10, "draws": 100}
     found: list[Cell] = []
     for a, sigma, model in product(a_grid, sigma_grid, (*REFERENCES, "printed-sqrt", "printed", "ours")):
-        if model == "printed-sqrt" and a <= A[1]:
+        if model == "printed-sqrt" and a == 0:
             continue
-        fewer = model == "printed-sqrt" or (model == "ours" and (a, sigma) not in PANELS)
+        fewer = FEWER if model == "printed-sqrt" or (model == "ours" and (a, sigma) not in PANELS) else None
+        if model == "printed-sqrt" and a == A[1]:
+            fewer = 1
         # Ours has its own number of epochs.
         own = {"epochs": None} if model == "ours" and not options.quick else {}
         for seed in _list_seeds(options, fewer):
             found.append({"a": a, "sigma": sigma, "model": model, **size, "seed": seed} | own)
     if not options.quick:
         long = {"model": "printed-long", **size, "epochs": LONG_EPOCHS}
-        for sigma, seed in product(sigma_grid[:2], _list_seeds(options, fewer=True)):
+        for sigma, seed in product(sigma_grid[:2], _list_seeds(options, FEWER)):
             found.append({"a": A[1], "sigma": sigma, **long, "seed": seed})
     # The references take seconds. The panels come next, then the grid repeat by repeat: an interrupted run
     # has the panels, and no core waits for a long fit at the end.
@@ -101,8 +103,8 @@ def list_cells(options: Options) -> list[Cell]:
     )
 
 
-def _list_seeds(options: Options, fewer: bool) -> range:
-    return range(FIRST_SEED, FIRST_SEED + (min(options.repeats, FEWER) if fewer else options.repeats))
+def _list_seeds(options: Options, at_most: int | None) -> range:
+    return range(FIRST_SEED, FIRST_SEED + min(options.repeats, at_most or options.repeats))
 
 
 def run_cell(cell: Cell) -> Values:
@@ -138,7 +140,9 @@ def _make_simulator(cell: Cell, truth: FourStates, train: Array, t: Array) -> tu
         return Simulator(partial(_mean_paths, truth), partial(_mean_field, truth)), {}
     if name == "true":
         return Simulator(partial(_true_paths, truth, seed), partial(_true_field, truth, seed)), {}
-    settings = {} if name == "ours" else {**PRINTED, "delta": RADIUS.get(name, DELTA_0)}
+    settings: dict[str, Any] = {}
+    if name != "ours":
+        settings = {**PRINTED, **publication.ODE_TRAINING, "delta": RADIUS.get(name, publication.ODE_DELTA)}
     if cell["epochs"] is not None:
         settings["max_epochs"] = cell["epochs"]
     start = time.process_time()

@@ -1,7 +1,4 @@
-"""Figures and tables for the ODE with a random parameter, from the records alone.
-
-python paper/dynamics_figures.py [--quick] [--out FOLDER]
-"""
+"""Figures and tables for the ODE with a random parameter, from the records alone."""
 
 from __future__ import annotations
 
@@ -200,8 +197,7 @@ def _write_tables(found: Cells, longer: Cells, failed: int, options: Options) ->
         "included. A ball of one row shows no spread, neither to the loss nor to the error in ŷ, which is "
         "then a mean squared error, in which the mean model beats the truth; δ₀ is the radius of its "
         "balls, which equals δ in the paper. At a = 0 both radii hold all rows. "
-        "At a = .1 a fit with the larger radius takes seven minutes and was left out. The last column counts "
-        "the fits of each method in turn. "
+        "The last column counts the fits of each method in turn. "
         f"Fits that stopped early: {failed}.",
         format_table(grid),
         *(last if longer else ()),
@@ -213,7 +209,3 @@ def _format_pair(values: list[Values], name: str) -> str:
     values = [v for v in values if name in v]
     mean, sd = mean_sd(values, name)
     return "-" if not values else f"{mean:.4f} ± {sd:.4f}" if len(values) > 1 else f"{mean:.4f}"
-
-
-if __name__ == "__main__":
-    draw(Options.parse(__doc__))

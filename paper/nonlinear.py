@@ -14,8 +14,11 @@ local MMD. ``--quick`` takes 20 s of one core.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 from scipy import stats
@@ -101,7 +104,7 @@ def draw(options: Options) -> None:
         *(_rank(found, metric) for metric in METRICS),
         f"{' and '.join(COMPARED)} on the same data sets: mean errors, mean differences with their standard "
         "errors, and p of a paired t test.",
-        panels.format_table(_compare(records)),
+        panels.format_table(_tabulate_pairs(records)),
     )
 
 
@@ -174,27 +177,53 @@ def _tabulate(found: dict[str, list[Values]]) -> list[list[str]]:
     return lines
 
 
-def _compare(records: list[dict[str, Any]]) -> list[list[Any]]:
-    """Local W2 against local MMD, data set by data set."""
-    lines: list[list[Any]] = [["N", "data sets", "error in", *COMPARED, "difference", "p"]]
+@final
+@dataclass(frozen=True)
+class Pair:
+    """Two methods on the same data sets: mean errors, their mean difference, a paired t test."""
+
+    repeats: int
+    means: tuple[float, float]
+    difference: float
+    standard_error: float
+    p: float
+
+    @classmethod
+    def of(cls, first: Sequence[float], second: Sequence[float]) -> Pair:
+        """Compare the errors of two methods, data set by data set."""
+        a, b = np.array(first), np.array(second)
+        error = float((a - b).std(ddof=1) / np.sqrt(len(a)))
+        p = float(stats.ttest_rel(a, b).pvalue) if error > 0 else math.nan
+        return cls(len(a), (float(a.mean()), float(b.mean())), float((a - b).mean()), error, p)
+
+
+def compare_pairs(records: list[dict[str, Any]]) -> dict[tuple[int, str], Pair]:
+    """Local W2 against local MMD by number of rows and error, on the data sets that both were fitted to."""
     scores: dict[tuple[int, str], dict[int, Values]] = {}
     for record in records:
         settings = record["settings"]
         if settings["method"] in COMPARED and "failed" not in record["values"]:
             repeats = scores.setdefault((settings["rows"], settings["method"]), {})
             repeats[settings["seed"]] = record["values"]
+    found: dict[tuple[int, str], Pair] = {}
     for rows in sorted({size for size, _ in scores}):
-        first, second = (scores[rows, method] for method in COMPARED)
+        first, second = (scores.get((rows, method), {}) for method in COMPARED)
         shared = sorted(first.keys() & second.keys())
-        if len(shared) < 2:
-            continue
-        for metric, how in METRICS.items():
-            for error, title in ERRORS.items():
-                a, b = (np.array([values[s][error + metric] for s in shared]) for values in (first, second))
-                pair = float((a - b).mean()), float((a - b).std(ddof=1) / np.sqrt(len(a)))
-                p = f"{stats.ttest_rel(a, b).pvalue:.2g}" if pair[1] > 0 else "-"
-                means = [f"{v.mean():.4f}".removeprefix("0") for v in (a, b)]
-                lines.append([rows, len(shared), f"{title}, {how}", *means, format_number(pair, 4), p])
+        for error in [name + metric for metric in METRICS for name in ERRORS] if len(shared) > 1 else ():
+            found[rows, error] = Pair.of(*([values[s][error] for s in shared] for values in (first, second)))
+    return found
+
+
+def _tabulate_pairs(records: list[dict[str, Any]]) -> list[list[Any]]:
+    lines: list[list[Any]] = [["N", "data sets", "error in", *COMPARED, "difference", "p"]]
+    names = {
+        name + metric: f"{title}, {how}" for metric, how in METRICS.items() for name, title in ERRORS.items()
+    }
+    for (rows, error), pair in compare_pairs(records).items():
+        means = [f"{value:.4f}".removeprefix("0") for value in pair.means]
+        difference = format_number((pair.difference, pair.standard_error), 4)
+        p = "-" if math.isnan(pair.p) else f"{pair.p:.2g}"
+        lines.append([rows, pair.repeats, names[error], *means, difference, p])
     return lines
 
 

