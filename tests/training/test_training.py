@@ -256,9 +256,7 @@ def test_a_fit_settles_when_scores_are_flat():
         asked.append(settling)
         return [everything]
 
-    config = FitConfig(
-        max_epochs=20, validate_every=2, patience=2, settle=0.2, keep="average", averaged=0.15
-    )
+    config = FitConfig(max_epochs=20, validate_every=2, patience=2, settle=0.2, keep="average", averaged=0.15)
     scores = scripted([5.0, 4.0, 4.5, 4.0, 1.0, 1.0])
     fit = train(model, objective, x, config, scores, (lambda e: seen.append(weights(model)),), batches)
     assert fit.stopped == "the held-out score was flat after epoch 8"

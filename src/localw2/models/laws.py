@@ -40,9 +40,13 @@ class Law:
         kind = type(self).__name__
         object.__setattr__(self, "depends_on", _names(kind, self.depends_on))
         if self.effect not in EFFECTS:
-            raise ValueError(f"{kind}: effect={self.effect!r} is unknown; choose one of {', '.join(EFFECTS)}.")
+            raise ValueError(
+                f"{kind}: effect={self.effect!r} is unknown; choose one of {', '.join(EFFECTS)}."
+            )
         if self.effect != "linear" and not self.depends_on:
-            raise ValueError(f"{kind}: effect={self.effect!r} is that of covariates; name them in depends_on.")
+            raise ValueError(
+                f"{kind}: effect={self.effect!r} is that of covariates; name them in depends_on."
+            )
         check_number(self.mean, f"{kind}: mean", math.isfinite, "a finite number")
         if self.std is not None:
             words = (

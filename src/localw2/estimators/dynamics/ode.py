@@ -307,7 +307,10 @@ class LocalW2ODE(TableMethods, JudgedPaths, SubjectMethods, stored_values.Storab
         objective, batches = self._objective(rows, windows, data, inputs, weights, size, seed, held_out)
         checks.check_functions(paths, inputs, objective, seed)
         done: list[dict[str, Any]] = []
-        config, score = self._config(seed, printed, steps=batches.per_epoch if quick and batches else None), None
+        config, score = (
+            self._config(seed, printed, steps=batches.per_epoch if quick and batches else None),
+            None,
+        )
         if held_out.any():
             score = HeldOutScore.of(rows, held_out, inputs, objective, seed)
             every = math.ceil(config.max_epochs * SCORED)
