@@ -120,7 +120,9 @@ class LocalW2ODE(TableMethods, JudgedPaths, SubjectMethods, stored_values.Storab
     max_epochs, learning_rate, weight_decay, n_draws, batch_balls
         Training, see ``FitConfig``. "auto" epochs, learning rate and weight decay: 200, .1 and 0 for named
         parameters; for a network in batches as many epochs as make 600 steps (at least 30), .01 and .005, and
-        otherwise 500, .005 and .005 (the paper's).
+        otherwise 500, .005 and .005 (the paper's). With "auto" epochs in batches a tenth of 50 trajectories
+        or more is held out until these are predicted no better, at the latest for half of the epochs; then
+        the rate falls to 0 in the other half, with all trajectories.
     schedule, keep, max_gradient
         Of the learning rate, of the final weights ("average" is that of the last fifth of the epochs) and of
         gradients, see ``FitConfig``. The paper mentions none of them: a plain reading is a "constant" rate,
@@ -307,10 +309,8 @@ class LocalW2ODE(TableMethods, JudgedPaths, SubjectMethods, stored_values.Storab
         objective, batches = self._objective(rows, windows, data, inputs, weights, size, seed, held_out)
         checks.check_functions(paths, inputs, objective, seed)
         done: list[dict[str, Any]] = []
-        config, score = (
-            self._config(seed, printed, steps=batches.per_epoch if quick and batches else None),
-            None,
-        )
+        config = self._config(seed, printed, steps=batches.per_epoch if quick and batches else None)
+        score = None
         if held_out.any():
             score = HeldOutScore.of(rows, held_out, inputs, objective, seed)
             every = math.ceil(config.max_epochs * SCORED)
