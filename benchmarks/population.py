@@ -1,7 +1,7 @@
 """Population fits against simulated truths and published estimates, with seconds of processor time.
 
     python benchmarks/population.py logistic compartment theophylline groups newborns speed [--seeds 5]
-    python benchmarks/population.py coverage [--repetitions 100]
+    python benchmarks/population.py coverage [--repetitions 100] [--subjects 15 40]
     python benchmarks/population.py correlations [--repetitions 2000]
     python benchmarks/population.py group-errors [--repetitions 20]
 
@@ -30,8 +30,9 @@ from __future__ import annotations
 import argparse
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -466,7 +467,7 @@ def bench_speed(seeds: range) -> None:
     )
 
 
-def bench_coverage(repetitions: range) -> None:
+def bench_coverage(repetitions: range, sizes: Iterable[int] = (15, 40)) -> None:
     """How often intervals hold the truth: decays with correlated starts and rates."""
     t = np.array([0.5, 1.0, 2.0, 3.0, 4.0])
     laws = {"k": LogNormal(0.3, 0.1), "y0": LogNormal(4.0, 1.0)}
@@ -479,7 +480,7 @@ def bench_coverage(repetitions: range) -> None:
         ("noise", "proportional"): 0.05,
     }
     covariance = np.array([[0.25**2, 0.5 * 0.25 * 0.15], [0.5 * 0.25 * 0.15, 0.15**2]])
-    for n in (15, 40):
+    for n in sizes:
         hits, found = [], []
         for seed in repetitions:
             rng = np.random.default_rng([seed, n])
@@ -512,7 +513,7 @@ def main() -> None:
         "newborns": bench_newborns,
         "speed": bench_speed,
     }
-    by_repetitions = {
+    by_repetitions: dict[str, Callable[[range], None]] = {
         "coverage": bench_coverage,
         "correlations": bench_correlations,
         "group-errors": bench_group_errors,
@@ -525,7 +526,11 @@ def main() -> None:
     parser.add_argument(
         "--first", type=int, default=0, help="the first seed (default 0), for fresh data sets"
     )
+    parser.add_argument(
+        "--subjects", type=int, nargs="+", default=[15, 40], help="of coverage (default 15 40)"
+    )
     options = parser.parse_args()
+    by_repetitions["coverage"] = partial(bench_coverage, sizes=options.subjects)
     for problem in options.problems:
         if problem in by_seeds:
             by_seeds[problem](range(options.first, options.first + options.seeds))
