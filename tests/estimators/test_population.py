@@ -317,6 +317,50 @@ class TestSubjects:
         with pytest.raises(ValueError, match="needs weight"):
             model.sample(None, [4.0], 1, doses={"time": [0.0], "amount": [5.0]})
 
+    def test_a_network_finds_an_effect_that_is_not_linear(self, tmp_path):
+        """A rate that is lowest at the average: a linear effect leaves the curve in the spread."""
+        rng = np.random.default_rng(0)
+        n, weight = 100, rng.uniform(50.0, 90.0, 100)
+        bend = lambda w: 0.8 * ((w - 70) / 20) ** 2  # noqa: E731
+        k = 1.0 + bend(weight) + 0.1 * rng.normal(size=n)
+        Y = k[:, None] * T + 0.3 * rng.normal(size=(n, len(T)))
+        found = {}
+        for effect in ("linear", "network"):
+            laws = {"k": Normal(1.5, 0.3, "weight", effect=effect)}
+            model = LocalW2ODE(line, laws, noise="additive", random_state=0)
+            found[effect] = model.fit(Y, T, 0.0, 0.0, covariates={"weight": weight})
+        assert found["linear"].population_.find("k", "spread").value > 0.2
+        model = found["network"]
+        spread = model.population_.find("k", "spread")
+        assert abs(spread.value - 0.1) < 4 * spread.error < 0.1
+        at = np.array([55.0, 62.0, 70.0, 78.0, 85.0])
+        drawn = model.sample(np.zeros((5, 1)), [0.0, 1.0], 400, 0, covariates={"weight": at}, measured=False)
+        # A tenth of the bend, of which five subjects on either side would tell half that.
+        np.testing.assert_allclose(drawn[:, :, 1, 0].mean(0), 1.0 + bend(at), atol=0.1)
+        # The mean slope between one SD below the mean and one above: of this curve, near 0.
+        slope = model.population_.find("k", "effect of weight")
+        assert abs(slope.value) < 0.008
+        assert 0 < slope.error < 0.004
+        model.save(tmp_path / "m.localw2")
+        again = load(tmp_path / "m.localw2", field=line)
+        given = {"random_state": 0, "covariates": {"weight": at}}
+        np.testing.assert_array_equal(
+            *(m.sample(np.zeros((5, 1)), [0.0, 1.0], 3, **given) for m in (model, again))
+        )
+        own = [
+            m.individual_parameters(Y[:2], T, 0.0, covariates={"weight": weight[:2]}, random_state=0)
+            for m in (model, again)
+        ]
+        np.testing.assert_array_equal(*(one.samples["k"] for one in own))
+        np.testing.assert_allclose(own[0].mean["k"], k[:2], atol=4 * 0.3 / (T @ T) ** 0.5)
+
+    @pytest.mark.parametrize(
+        ("settings", "word"), [({"effect": "curved"}, "effect"), ({"effect": "network"}, "depends_on")]
+    )
+    def test_effects_that_do_not_exist(self, settings, word):
+        with pytest.raises(ValueError, match=word):
+            LogNormal(1.0, 0.3, **settings)
+
     def test_covariates_do_not_hide_the_correlation_that_is_left(self):
         """Both parameters follow a covariate closely; what is left of them is correlated the other way."""
         rng = np.random.default_rng(0)

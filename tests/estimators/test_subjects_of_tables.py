@@ -60,11 +60,13 @@ def test_the_table_is_fitted_like_arrays(fitted):
     np.testing.assert_array_equal(own.samples["k"], same.samples["k"])
 
 
-def test_the_columns_are_kept_in_files(fitted, tmp_path):
+def test_columns_and_labels_are_kept_in_files(fitted, tmp_path):
     model, frame, _ = fitted
     model.save(tmp_path / "m")
     again = load(tmp_path / "m", field=decay)
     assert again.table_columns_ == model.table_columns_
+    assert again.subjects_ == model.subjects_
+    assert again.summary() == model.summary()
     one, two = (each.individual_parameters(frame, n_samples=20, random_state=0) for each in (model, again))
     np.testing.assert_allclose(one.samples["k"], two.samples["k"])
 

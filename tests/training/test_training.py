@@ -159,12 +159,12 @@ def test_a_step_with_mini_batches_sees_every_ball_once():
 def test_batches_of_the_caller_replace_the_choice_of_balls():
     x, objective = problem()
     everything = torch.arange(len(x)), objective
-    ours = train(network(), objective, x, FitConfig(max_epochs=3), batches=lambda epoch: [everything])
+    ours = train(network(), objective, x, FitConfig(max_epochs=3), batches=lambda *_: [everything])
     assert_same(ours, train(network(), objective, x, FitConfig(max_epochs=3)))
     halves = [objective.block(range(20)), objective.block(range(20, objective.hoods.n_balls))]
     asked = []
 
-    def batches(epoch):
+    def batches(epoch, settling):
         asked.append(epoch)
         return halves[: 1 + epoch % 2]
 
@@ -246,6 +246,58 @@ def test_patience_counts_scores():
     assert fit.best_epoch == 6
 
 
+def test_a_fit_settles_when_scores_are_flat():
+    """The rate falls from where it was to 0 in 4 of 20 epochs, and the last 3 are averaged."""
+    x, objective = problem()
+    model, seen, asked = network(), [], []
+    everything = torch.arange(len(x)), objective
+
+    def batches(epoch, settling):
+        asked.append(settling)
+        return [everything]
+
+    config = FitConfig(max_epochs=20, validate_every=2, patience=2, settle=0.2, keep="average", averaged=0.15)
+    scores = scripted([5.0, 4.0, 4.5, 4.0, 1.0, 1.0])
+    fit = train(model, objective, x, config, scores, (lambda e: seen.append(weights(model)),), batches)
+    assert fit.stopped == "the held-out score was flat after epoch 8"
+    assert fit.complete
+    assert asked == [False] * 8 + [True] * 4
+    rates = [record["rate"] for record in fit.history]
+    assert rates[:9] == [config.rate(epoch) for epoch in range(9)]
+    assert rates[8:] == pytest.approx([config.rate(8) * v for v in (1, 0.8536, 0.5, 0.1464)], rel=1e-3)
+    for name, value in fit.model.state_dict().items():
+        torch.testing.assert_close(value, torch.stack([w[name] for w in seen[-3:]]).mean(0))
+
+
+def test_a_fit_whose_scores_improve_settles_in_time():
+    x, objective = problem()
+    config = FitConfig(max_epochs=10, validate_every=1, patience=2, settle=0.3)
+    fit = train(network(), objective, x, config, scripted(range(10, 0, -1)))
+    assert fit.stopped == "all epochs done"
+    assert len(fit.history) == 10
+    assert fit.history[7]["rate"] == config.rate(7) < config.learning_rate
+
+
+def test_smoothed_weights_are_scored_and_training_goes_on_from_its_own():
+    """Scores of a fit that settles are those of averaged weights, and do not disturb it."""
+    x, objective = problem()
+    settings = {"max_epochs": 8, "validate_every": 2, "keep": "last"}
+    scored, model = [], network()
+
+    def watch(model, generator):
+        scored.append(weights(model))
+        return -len(scored)
+
+    seen = []
+    config = FitConfig(**settings, patience=9, settle=0.1)
+    fit = train(model, objective, x, config, watch, (lambda e: seen.append(weights(model)),))
+    plain = train(network(), objective, x, FitConfig(**settings))
+    assert fit.losses == plain.losses
+    assert torch.equal(seen[-1]["layers.0.mean"], plain.model.state_dict()["layers.0.mean"])
+    first = torch.stack([seen[0]["layers.0.mean"], seen[1]["layers.0.mean"]]).mean(0)
+    torch.testing.assert_close(scored[0]["layers.0.mean"], first)
+
+
 def test_a_callback_sees_each_record_and_can_stop():
     x, objective = problem()
     seen = []
@@ -268,6 +320,7 @@ KINDS = {
     "best": {"keep": "best", "validate_every": 2},
     "average": {"keep": "average", "averaged": 0.8},
     "patience": {"keep": "best", "validate_every": 1, "patience": 4, "batch_balls": 20},
+    "settle": {"keep": "average", "averaged": 0.3, "validate_every": 2, "patience": 1, "settle": 0.5},
 }
 
 

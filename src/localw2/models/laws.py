@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any, final
 
@@ -17,6 +17,8 @@ from localw2.models.base import check_omega, normal, source
 # Centres move in larger steps than spreads, because a first guess is often several spreads off.
 LOCATION_STEP = 3.0
 WIDTH = 20  # of the network of push-forward parameters
+CURVE_WIDTH = 8  # of the network by which a parameter depends on covariates
+EFFECTS = ("linear", "network")
 
 
 @dataclass(frozen=True)
@@ -24,17 +26,27 @@ class Law:
     """How one parameter varies between trajectories, and the initial guess.
 
     ``mean`` and ``std`` should be right to within a small factor; ``std=None`` means a fifth of the mean,
-    or 0.2 if the mean is 0. ``depends_on`` names covariates of the trajectories in which the parameter (the
-    logarithm of a ``LogNormal``) is linear; its mean is that of a trajectory with average covariates.
+    or 0.2 if the mean is 0. ``depends_on`` names covariates of the trajectories on which the parameter (the
+    logarithm of a ``LogNormal``) depends; its mean is that of a trajectory with average covariates. The
+    ``effect`` is "linear", or a curve that a small "network" learns, of all these covariates together.
     """
 
     mean: float = 0.0
     std: float | None = None
     depends_on: tuple[str, ...] = ()
+    effect: str = field(default="linear", kw_only=True)
 
     def __post_init__(self) -> None:
         kind = type(self).__name__
         object.__setattr__(self, "depends_on", _names(kind, self.depends_on))
+        if self.effect not in EFFECTS:
+            raise ValueError(
+                f"{kind}: effect={self.effect!r} is unknown; choose one of {', '.join(EFFECTS)}."
+            )
+        if self.effect != "linear" and not self.depends_on:
+            raise ValueError(
+                f"{kind}: effect={self.effect!r} is that of covariates; name them in depends_on."
+            )
         check_number(self.mean, f"{kind}: mean", math.isfinite, "a finite number")
         if self.std is not None:
             words = (
@@ -162,6 +174,16 @@ def _law(name: Any, value: Any) -> Law:
     )
 
 
+def _make_curve(n_covariates: int, generator: torch.Generator | None) -> nn.Sequential:
+    """A small network of covariates, 0 everywhere: learning starts from a linear effect."""
+    first, last = nn.Linear(n_covariates, CURVE_WIDTH), nn.Linear(CURVE_WIDTH, 1, bias=False)
+    generator = source(generator, torch.device("cpu"))
+    for values, size in ((first.weight, n_covariates**-0.5), (first.bias, 1.0)):
+        values.data.normal_(generator=generator).mul_(size)
+    last.weight.data.zero_()
+    return nn.Sequential(first, nn.Tanh(), last)
+
+
 @final
 class ParameterLaw(nn.Module):
     r"""The joint distribution of named parameters, as a differentiable function of standard normal noise.
@@ -170,7 +192,7 @@ class ParameterLaw(nn.Module):
     allows correlations; log-normal ones are exponentials of such; a push-forward one is
     :math:`m + s\,(3\mu_i + z_i + a_i^T z + b_i^T \mathrm{sign}\,z + h_i(z))`, b for push-forward noise only,
     with a small network h of *all* noise and its signs. m and s are the initial guesses, where learning
-    starts and in whose units s it takes steps.
+    starts and in whose units s it takes steps. Covariates shift the bracket, see ``shift``.
 
     >>> law = ParameterLaw({"r": Normal(1.0, 0.1), "c": Shared(3.0)})
     >>> {name: value.shape for name, value in law(law.draw(5)).items()}
@@ -201,6 +223,10 @@ class ParameterLaw(nn.Module):
             self.slopes = nn.Parameter(torch.zeros(len(self.laws), len(self.covariates)))
             for name, value in (("covariate_mean", 0.0), ("covariate_std", 1.0)):
                 self.register_buffer(name, torch.full((len(self.covariates),), value))
+        self.curves = nn.ModuleDict()
+        for name, law in self.laws.items():
+            if law.effect == "network":
+                self.curves[name] = _make_curve(len(law.depends_on), generator)
         self.push: nn.Sequential | None = None
         if pushed:
             first, second, last = (
@@ -242,11 +268,26 @@ class ParameterLaw(nn.Module):
         if self.slopes is not None:
             if covariates is None:
                 raise ValueError(f"the laws depend on {', '.join(self.covariates)}, which were not given.")
-            for name, shift in zip(
-                self.laws, (covariates @ (self.slopes * self.linked).T).unbind(1), strict=True
-            ):
+            for name, shift in zip(self.laws, self.shift(covariates).unbind(1), strict=True):
                 columns[name] = columns[name] + shift
         return torch.stack([columns[name] for name in self.laws], 1)
+
+    def shift(self, covariates: Tensor) -> Tensor:
+        r"""How far standardised covariates c (n, q) move every parameter (n, k), in its units.
+
+        It is :math:`b_i^T c`, and with a network :math:`f_i` also :math:`f_i(c) - f_i(0)`, so that it is 0
+        for average covariates.
+        """
+        assert self.slopes is not None
+        found: Tensor = covariates @ (self.slopes * self.linked).T
+        if len(self.curves) == 0:
+            return found
+        columns = list(found.unbind(1))
+        for name, curve in self.curves.items():
+            own = covariates[:, [self.covariates.index(c) for c in self.laws[name].depends_on]]
+            place = list(self.laws).index(name)
+            columns[place] = columns[place] + (curve(own) - curve(torch.zeros_like(own[:1]))).squeeze(1)
+        return torch.stack(columns, 1)
 
     def learn_units(self, covariates: Mapping[str, Tensor]) -> None:
         """Take mean and standard deviation of covariates (n,), in whose units effects are learned."""

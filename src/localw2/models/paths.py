@@ -89,6 +89,20 @@ class ObservedPaths(RandomMap):
         return self._outputs(x, n_draws, None, generator)
 
     @torch.no_grad()
+    def simulate_as_trained(
+        self, x: Tensor, n_draws: int, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Draws (S, rows, p or 2p) in the equal steps of training, if there are any, whose number stays."""
+        before = self.training, self.steps_and_calls.clone()
+        # A number that no check is due at.
+        self.steps_and_calls[1] = 1
+        try:
+            return self.train().simulate(x, n_draws, generator)
+        finally:
+            self.train(before[0])
+            self.steps_and_calls.copy_(before[1])
+
+    @torch.no_grad()
     def interpolation_error(self, x: Tensor, generator: torch.Generator | None = None) -> float:
         """The largest interpolation error at these rows in one draw, in units of the spread of outputs."""
         layout = _Layout.of(x, self.n_times, self.knots)

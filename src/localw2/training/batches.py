@@ -52,12 +52,12 @@ class GivenBatches:
 
     whole = False
 
-    def __init__(self, make: Callable[[int], Iterable[tuple[Tensor, Objective]]], crew: Crew) -> None:
+    def __init__(self, make: Callable[[int, bool], Iterable[tuple[Tensor, Objective]]], crew: Crew) -> None:
         self._make, self._crew = make, crew
 
-    def batches(self, epoch: int) -> Iterator[Batch]:
+    def batches(self, epoch: int, settling: bool) -> Iterator[Batch]:
         """This process's part of the batches of an epoch, counted from 0."""
-        for rows, objective in self._make(epoch):
+        for rows, objective in self._make(epoch, settling):
             weight, share = float(len(rows)), 1.0
             if self._crew.size > 1:
                 assert isinstance(objective.hoods, Neighborhoods)
@@ -123,8 +123,8 @@ class BallStream:
         self._ahead: dict[tuple[int, int], Future[Batch]] = {}
         self._searcher = ThreadPoolExecutor(1) if isinstance(hoods, LazyNeighborhoods) else None
 
-    def batches(self, epoch: int) -> Iterator[Batch]:
-        """The batches of an epoch, counted from 0."""
+    def batches(self, epoch: int, settling: bool = False) -> Iterator[Batch]:
+        """The batches of an epoch, counted from 0, the same whether the fit settles or not."""
         if self._static is not None:
             yield self._static
             return

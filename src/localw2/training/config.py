@@ -27,6 +27,9 @@ def _check_path(value: Any, name: str) -> str:
     return os.fsdecode(value)
 
 
+# Why a fit stopped, if nothing interrupted it.
+ALL_DONE, FLAT = "all epochs done", "the held-out score was flat"
+
 _RISE = 0.2  # of the epochs of a one-cycle schedule, during which the learning rate grows
 _EPOCHS = ("max_epochs", "validate_every", "patience", "checkpoint_every")
 _SIZES = ("n_draws", "batch_balls", "epoch_balls", "block_balls")
@@ -45,6 +48,7 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "averaged": partial(
         check_number, valid=lambda v: 0 < v <= 1, words="a fraction of the epochs, at most 1"
     ),
+    "settle": partial(check_number, valid=lambda v: 0 < v <= 1, words="a fraction of the epochs, at most 1"),
     "max_gradient": partial(check_number, valid=lambda v: v > 0, words="a positive number, or None"),
 }
 
@@ -62,14 +66,18 @@ class FitConfig:
     ``max_epochs``), "one-cycle" (up during the first fifth, then as cosine) or "constant". ``keep``
     selects the final weights: the "last", the "best" by the held-out score, or the "average" over the
     last ``averaged`` fraction of epochs. Scores are computed every ``validate_every`` epochs and after
-    the last; training stops after ``patience`` scores without
-    improvement. ``checkpoint`` is a file, written every ``checkpoint_every`` epochs, or after 30 seconds
-    if these take longer, and at the end; ``resume`` continues from it if it exists. ``history`` is a
-    JSONL file with one line per epoch. ``max_gradient`` clips the norm of the gradient in all parameters.
-    Up to ``max_skipped`` consecutive steps may fail (the simulation raises FloatingPointError, or
-    outputs, loss or gradient are not finite) and are skipped; one more ends the fit. A checkpoint of
-    other rows, another loss or another model is refused; ``fingerprint`` identifies anything else that
-    the result depends on (the data of ``validate``, for example).
+    the last; training stops after ``patience`` scores without improvement. With ``settle`` it does not stop
+    there, but settles: the rate falls to 0, as half a cosine, over this fraction of ``max_epochs``, at the
+    end of which the fit is done (and over the last epochs of which "average" averages); if scores go on
+    improving, it settles in time to be done after ``max_epochs``. It scores weights that are averaged over
+    the last epochs, because single steps are mostly noise while the rate is high. ``checkpoint`` is a file,
+    written every ``checkpoint_every`` epochs, or after 30 seconds if these take longer, and at the end;
+    ``resume`` continues from it if it exists. ``history`` is a JSONL file with one line per epoch.
+    ``max_gradient`` clips the norm of the gradient in all parameters. Up to ``max_skipped`` consecutive steps
+    may fail (the simulation raises FloatingPointError, or outputs, loss or gradient are not finite) and are
+    skipped; one more ends the fit. A checkpoint of other rows, another loss or another model is refused;
+    ``fingerprint`` identifies anything else that the result depends on (the data of ``validate``, for
+    example).
     """
 
     max_epochs: int = 1000
@@ -85,6 +93,7 @@ class FitConfig:
     averaged: float = 0.25
     validate_every: int = 10
     patience: int | None = None
+    settle: float | None = None
     max_gradient: float | None = None
     max_skipped: int = 0
     seed: int = 0
@@ -108,14 +117,48 @@ class FitConfig:
             )
         if self.resume and self.checkpoint is None:
             raise ValueError("resume=True needs checkpoint, the file to continue from.")
-        if self.keep == "average" and self.patience is not None:
+        if self.settle is not None and self.patience is None:
+            raise ValueError("settle says what follows patience scores without improvement; give patience.")
+        if self.keep == "average" and self.patience is not None and self.averaged > (self.settle or 0.0):
             raise ValueError(
                 "keep='average' averages the last part of max_epochs, which a fit with patience may not "
-                "reach; use keep='best', or patience=None."
+                "reach; use keep='best', patience=None, or settle, at least as large a part."
             )
 
-    def rate(self, epoch: int) -> float:
-        """The learning rate of an epoch, counted from 0."""
+    @property
+    def n_settling(self) -> int:
+        """How many epochs a fit settles for."""
+        return 0 if self.settle is None else math.ceil(self.settle * self.max_epochs)
+
+    def settling(self, history: list[dict[str, Any]]) -> int | None:
+        """The number of epochs after which the fit began to settle; None if it has not begun.
+
+        >>> config = FitConfig(max_epochs=100, validate_every=1, patience=2, settle=0.3)
+        >>> config.settling([{"score": score} for score in (3.0, 2.0, 2.5)])
+        >>> config.settling([{"score": score} for score in (3.0, 2.0, 2.5, 2.1, 1.0)])
+        4
+        """
+        if self.settle is None or self.patience is None:
+            return None
+        latest = self.max_epochs - self.n_settling
+        best, since = math.inf, 0
+        for epoch, record in enumerate(history[:latest], start=1):
+            if "score" not in record:
+                continue
+            best, since = (record["score"], 0) if record["score"] < best else (best, since + 1)
+            if since == self.patience:
+                return epoch
+        return latest if len(history) >= latest else None
+
+    def n_epochs(self, settling: int | None) -> int:
+        """How many epochs there are, if the fit settles after so many."""
+        return self.max_epochs if settling is None else settling + self.n_settling
+
+    def rate(self, epoch: int, settling: int | None = None) -> float:
+        """The learning rate of an epoch, counted from 0, in a fit that settles after so many epochs."""
+        if settling is not None and epoch >= settling:
+            done = (epoch - settling) / self.n_settling
+            return self.rate(settling) * 0.5 * (1 + math.cos(math.pi * done))
         if self.schedule == "constant":
             return self.learning_rate
         start = _RISE * self.max_epochs if self.schedule == "one-cycle" else 0.0
@@ -124,9 +167,10 @@ class FitConfig:
         done = (epoch - start) / (self.max_epochs - start)
         return self.learning_rate * 0.5 * (1 + math.cos(math.pi * done))
 
-    def n_averaged(self, epoch: int) -> int:
+    def n_averaged(self, epoch: int, settling: int | None = None) -> int:
         """How many of the first ``epoch`` epochs belong to the average."""
-        before = math.floor((1 - self.averaged) * self.max_epochs)
+        unused = self.max_epochs - self.n_epochs(settling)
+        before = math.floor((1 - self.averaged) * self.max_epochs) - unused
         return max(0, epoch - before) if self.keep == "average" else 0
 
     def trajectory(self) -> dict[str, Any]:
@@ -144,10 +188,15 @@ class Fit:
     model: RandomMap
     config: FitConfig
     history: list[dict[str, Any]] = field(default_factory=list, repr=False)
-    stopped: str = "all epochs done"
+    stopped: str = ALL_DONE
     best_score: float | None = None
     best_epoch: int | None = None
     seconds: float = 0.0
+
+    @property
+    def complete(self) -> bool:
+        """Whether it ended by itself, after all epochs or because the held-out score was flat."""
+        return self.stopped == ALL_DONE or self.stopped.startswith(FLAT)
 
     @property
     def losses(self) -> list[float]:

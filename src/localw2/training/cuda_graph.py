@@ -205,6 +205,8 @@ class Leaps:
         reason = find_obstacle(descent.model, descent.x)
         if not reason and not whole:
             reason = "each step uses a different batch of balls"
+        if not reason and self._config.settle is not None:
+            reason = "the learning rate depends on held-out scores"
         if not reason and descent.keyed:
             reason = "draws are keyed by row"
         if reason:

@@ -29,17 +29,18 @@ from localw2.training.checkpoints import (
     read_checkpoint,
     write_checkpoint,
 )
-from localw2.training.config import Fit, FitConfig
+from localw2.training.config import FLAT, Fit, FitConfig
 from localw2.training.cuda_graph import Leaps
 from localw2.training.distributed import Crew, LostRankError
 from localw2.training.progress import HistoryFile, progress_bar
 from localw2.training.step import Descent
 
+SMOOTHED = 2  # times validate_every are the epochs over which weights are averaged before they are scored
 CHECKPOINT_SECONDS = 30.0  # that may pass without a checkpoint, however long an epoch takes
 # Maps a model and a generator to a score on held-out rows; lower is better.
 Validate = Callable[[RandomMap, torch.Generator], float]
-# Maps an epoch, counted from 0, to the rows and the loss of each of its steps.
-Batches = Callable[[int], Iterable[tuple[Tensor, Objective]]]
+# Maps an epoch, counted from 0, and whether the fit settles, to the rows and the loss of each of its steps.
+Batches = Callable[[int, bool], Iterable[tuple[Tensor, Objective]]]
 # Called after every epoch with its record; returning True stops the fit.
 Callback = Callable[[dict[str, Any]], bool | None]
 
@@ -63,8 +64,9 @@ def train(
     finite loss. The loss of an epoch is over the steps that did not fail, or that of the previous epoch if
     all did.
 
-    ``batches`` replaces the choice of balls for each step: a function of the epoch, counted from 0, that
-    gives the rows and the loss of each of its steps. The epoch must determine them.
+    ``batches`` replaces the choice of balls for each step: a function of the epoch, counted from 0, and of
+    whether the fit settles, so that held-out rows can be used from then on, that gives the rows and the loss
+    of each of its steps. These two must determine them.
 
     Under ``torchrun`` all processes train one model: each simulates its part of the balls and their rows, and
     the first one writes the files. Draws then depend only on (seed, epoch, step, row, draw), as with
@@ -91,10 +93,10 @@ def train(
         stack.enter_context(crew.announce_end(run.how_to_resume))
         stack.enter_context(closing(run.stream))
         try:
-            while run.epoch < config.max_epochs and not run.exhausted():
+            while run.epoch < run.n_epochs and not run.exhausted():
                 entries = run.advance(watched=bool(callbacks))
                 history.append(*entries)
-                show(run.epoch, entries[-1]["loss"], run.fit.best_score)
+                show(run.epoch, entries[-1]["loss"], run.fit.best_score, run.n_epochs)
                 stops = sum(bool(callback(entry)) for entry in entries for callback in callbacks)
                 if callbacks and crew.any(stops > 0):
                     run.fit.stopped = f"a callback asked for it after epoch {run.epoch}"
@@ -102,7 +104,7 @@ def train(
                 late = time.perf_counter() - run.saved > CHECKPOINT_SECONDS
                 if run.epoch % config.checkpoint_every == 0 or late:
                     run.save()
-            run.finish()
+            run.finish(whole=run.epoch == run.n_epochs)
         except LostRankError as error:
             raise LostRankError(f"{error} {run.how_to_resume()}") from error
         except KeyboardInterrupt:
@@ -179,6 +181,7 @@ class _Run:
         self.leaps = Leaps(self.descent, objective, self.stream.whole)
         self.fit = Fit(model, config)
         self.epoch = 0
+        self.settling: int | None = None  # the epochs after which the fit began to settle
         self.best: State = {}
         self.average: State = {}
         self.n_failed = 0  # consecutive steps
@@ -186,6 +189,11 @@ class _Run:
         self.started = self.saved = time.perf_counter()
         self.boundary = self._boundary()
         self.good = self.boundary.model
+
+    @property
+    def n_epochs(self) -> int:
+        """How many epochs there will be, as far as is known."""
+        return self.config.n_epochs(self.settling)
 
     def advance(self, watched: bool) -> list[dict[str, Any]]:
         """Run the next epoch; on a GPU, all epochs up to the next that is watched."""
@@ -200,7 +208,7 @@ class _Run:
     def step(self) -> dict[str, Any]:
         """Run one epoch: every ball once, or ``epoch_balls`` of them."""
         start = time.perf_counter()
-        rate = self.config.rate(self.epoch)
+        rate = self.config.rate(self.epoch, self.settling)
         self.model.train()
         self.descent.begin(self.epoch, rate)
         total, weight, skipped = self._over_balls()
@@ -217,10 +225,11 @@ class _Run:
         return entry
 
     def _keep(self, entries: list[dict[str, Any]], good: bool) -> None:
-        last = self.epoch == self.config.max_epochs
+        last = self.epoch == self.n_epochs
         if self.validate is not None and (last or self.epoch % self.config.validate_every == 0):
             entries[-1]["score"] = self._score()
         self.fit.history += entries
+        self.settling = self.config.settling(self.fit.history)
         if good:
             # These weights gave finite losses; those after the last step have not been evaluated yet.
             self.good = self.boundary.model
@@ -229,7 +238,7 @@ class _Run:
     def _over_balls(self) -> tuple[float, float, int]:
         """Take a step for every batch; return the weighted sum of losses, the total weight and failures."""
         total, weight, skipped = 0.0, 0.0, 0
-        for batch in self.stream.batches(self.epoch):
+        for batch in self.stream.batches(self.epoch, self.settling is not None):
             try:
                 value = self.descent.step(batch)
             except FloatingPointError as error:
@@ -244,23 +253,31 @@ class _Run:
     def _pass(self) -> None:
         """Count an epoch and add its weights to the average."""
         self.epoch += 1
-        n_averaged = self.config.n_averaged(self.epoch)
-        if n_averaged == 0:
+        n_averaged = self.config.n_averaged(self.epoch, self.settling)
+        if n_averaged == 0 and self.config.settle is None:
             return
         state = copy_state(self.model.state_dict())
+        newest = 1 / n_averaged if n_averaged else 1 / min(self.epoch, SMOOTHED * self.config.validate_every)
         for name, old in self.average.items():
             if old.is_floating_point():  # integer buffers, such as counters, are not averaged
-                state[name] = old.lerp(state[name], 1 / n_averaged)
+                state[name] = old.lerp(state[name], newest)
         self.average = state
 
     def _score(self) -> float:
         assert self.validate is not None
         self.model.eval()
+        now = self.model.state_dict()
+        if self.config.settle is not None:
+            # The last steps are mostly noise while the rate is high, and their score would say little.
+            now = copy_state(now)
+            self.model.load_state_dict(self.average)
         with torch.no_grad():
             try:
                 score = float(self.validate(self.model, self.descent.generator(self.epoch, 2)))
             except FloatingPointError as error:
                 self._give_up(str(error), self.epoch)
+        if self.config.settle is not None:
+            self.model.load_state_dict(now)
         score = float(self.crew.broadcast(score))  # otherwise rounding could make machines diverge
         if not math.isfinite(score):
             self._give_up(f"the held-out score is {score}", self.epoch)
@@ -270,8 +287,8 @@ class _Run:
         return score
 
     def exhausted(self) -> bool:
-        """Whether patience has run out."""
-        if self.config.patience is None or self.fit.best_epoch is None:
+        """Whether patience has run out, in a fit that does not settle then."""
+        if self.config.settle is not None or self.config.patience is None or self.fit.best_epoch is None:
             return False
         since = (self.epoch - self.fit.best_epoch) // self.config.validate_every
         if since < self.config.patience:
@@ -279,8 +296,10 @@ class _Run:
         self.fit.stopped = f"no better score since epoch {self.fit.best_epoch}"
         return True
 
-    def finish(self) -> None:
-        """Write the checkpoint, and load the weights selected by ``keep`` into the model."""
+    def finish(self, whole: bool = False) -> None:
+        """Write the checkpoint, and load the weights selected by ``keep``; ``whole`` if no epoch is left."""
+        if whole and self.n_epochs < self.config.max_epochs:
+            self.fit.stopped = f"{FLAT} after epoch {self.settling}"
         # No loss has been computed with the weights after the last step.
         if not all_finite(self.model.state_dict()):
             self._give_up("the last step gave weights that are not finite", self.epoch)
@@ -324,6 +343,7 @@ class _Run:
         self.best, self.average = last.best, last.average
         self.fit.best_score, self.fit.best_epoch = last.best_score, last.best_epoch
         del self.fit.history[last.epoch :]
+        self.settling = self.config.settling(self.fit.history)
 
     def save(self, last: bool = False) -> None:
         """Write the checkpoint, if there is one; a full disk does not end the fit."""

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, TextIO, final
 
-# Called with the epoch, its loss and the best score so far.
-Show = Callable[[int, float, float | None], None]
+# Called with the epoch, its loss, the best score so far, and the number of epochs as it is known by now.
+Show = Callable[[int, float, float | None, int], None]
 
 
 @final
@@ -124,7 +124,7 @@ class Stages:
 def progress_bar(enabled: bool, n_epochs: int) -> Iterator[Show]:
     """A bar with loss, score and remaining time on a terminal; nothing in a pipe."""
     if not enabled:
-        yield lambda epoch, loss, best_score: None
+        yield lambda epoch, loss, best_score, n_epochs: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -140,10 +140,10 @@ def progress_bar(enabled: bool, n_epochs: int) -> Iterator[Show]:
     with bar if console.is_terminal else nullcontext():  # rich < 14.3 ends a disabled bar by a newline
         task = bar.add_task("", total=n_epochs)
 
-        def show(epoch: int, loss: float, best_score: float | None) -> None:
+        def show(epoch: int, loss: float, best_score: float | None, n_epochs: int) -> None:
             text = f"loss {loss:.4g}"
             if best_score is not None:
                 text += f", best score {best_score:.4g}"
-            bar.update(task, completed=epoch, description=text)
+            bar.update(task, completed=epoch, total=n_epochs, description=text)
 
         yield show

@@ -74,10 +74,10 @@ def parse_observe(text: str | None) -> Any:
 
 
 def parse_parameters(text: str | None) -> dict[str, Any] | None:
-    """Parse ``--parameters``: NAME=LAW[:MEAN[:SD[:positive]]][@COVARIATE+COVARIATE], with commas between.
+    """Parse ``--parameters``: NAME=LAW[:MEAN[:SD[:positive]]][@COVARIATE+COVARIATE[:network]], with commas.
 
-    >>> parse_parameters("ka=lognormal:1.5:0.5,ke=lognormal:0.1@weight,V=shared:30,r=2")
-    {'ka': LogNormal(mean=1.5, std=0.5, ...), 'ke': LogNormal(mean=0.1, std=None, depends_on=('weight',)),
+    >>> parse_parameters("ka=lognormal:1.5:0.5,ke=lognormal:0.1@weight:network,V=shared:30,r=2")
+    {'ka': LogNormal(mean=1.5, std=0.5, ...), 'ke': LogNormal(..., depends_on=('weight',), effect='network'),
      'V': Shared(mean=30.0, ...), 'r': 2.0}
     """
     if text is None:
@@ -105,7 +105,9 @@ def parse_parameters(text: str | None) -> dict[str, Any] | None:
             if len(numbers) > 2:
                 raise ValueError(f"{numbers[2]!r} is one number too many")
             settings |= dict(zip(("mean", "std"), map(float, numbers), strict=False))
+            covariates, _, effect = covariates.partition(":")
             settings["depends_on"] = tuple(filter(None, covariates.split("+")))
+            settings["effect"] = effect or "linear"
             found[name] = kind(**settings)
         except ValueError as error:
             raise typer.BadParameter(

@@ -71,7 +71,7 @@ def fit_ode(
             metavar="NAME=LAW:MEAN:SD,..",
             help="Laws and guesses of the parameters of --field, such as "
             "ka=lognormal:1.5:0.5,V=shared:30,y0=normal:1. Laws: normal, lognormal, pushforward "
-            "(:positive), shared; @A+B says on which covariates one depends.",
+            "(:positive), shared; @A+B says on which covariates one depends, linearly or by @A+B:network.",
         ),
     ] = None,
     observe: Observe = None,

@@ -596,3 +596,25 @@ def read_table(Y: Any, t: Any, columns: Columns | None) -> LongTable | None:
 
 def _is_missing(cell: Any) -> bool:
     return cell is None or str(cell).strip().lower() in MISSING
+
+
+class LabelledSubjects:
+    """An estimator that keeps the labels of a table's subjects, also in its file."""
+
+    subjects_: list[Any]
+
+    def _plain_subjects(self) -> list[Any] | None:
+        """The labels for a file: those that are no numbers as texts."""
+        labels = getattr(self, "subjects_", None)
+        if labels is None:
+            return None
+        plain = [label.item() if isinstance(label, np.generic) else label for label in labels]
+        return [label if isinstance(label, int | float | str) else str(label) for label in plain]
+
+    def _keep_subjects(self, plain: Any) -> None:
+        """Take over labels from a file, checked."""
+        if plain is None:
+            return
+        if not isinstance(plain, list) or not all(isinstance(label, int | float | str) for label in plain):
+            raise ValueError("the labels of the subjects are not a list of numbers and texts.")
+        self.subjects_ = plain

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -17,6 +18,7 @@ from localw2.balls.norms import Norm
 from localw2.distribution import DrawsDistribution, Support
 from localw2.estimators import settings, stored_values
 from localw2.estimators.dynamics import checks, storing
+from localw2.estimators.dynamics.held_out_paths import HeldOutScore, hold_out
 from localw2.estimators.dynamics.judged_paths import JudgedPaths, sketch_paths
 from localw2.estimators.dynamics.mean_field import fit_mean_field
 from localw2.estimators.dynamics.parameters import LearnedParameters
@@ -54,6 +56,9 @@ MAX_GRADIENT = 1.0
 SAMPLED_TRAJECTORIES = 4096
 # Trajectories per step of a network, and the steps and epochs that its training has at least.
 BATCH_TRAJECTORIES, TOTAL_STEPS, FEWEST_EPOCHS = 64, 600, 30
+# How often held-out trajectories are scored, and for how long a network settles, as parts of all epochs; and
+# the scores without improvement after which it does.
+SCORED, SETTLE, PATIENCE = 1 / 30, 0.5, 6
 # Rows per ball between which debiased W2 of several values by exact assignment is both right and fast.
 ASSIGNED_ROWS = (20, 150)
 
@@ -115,7 +120,9 @@ class LocalW2ODE(TableMethods, JudgedPaths, SubjectMethods, stored_values.Storab
     max_epochs, learning_rate, weight_decay, n_draws, batch_balls
         Training, see ``FitConfig``. "auto" epochs, learning rate and weight decay: 200, .1 and 0 for named
         parameters; for a network in batches as many epochs as make 600 steps (at least 30), .01 and .005, and
-        otherwise 500, .005 and .005 (the paper's).
+        otherwise 500, .005 and .005 (the paper's). With "auto" epochs in batches a tenth of 50 trajectories
+        or more is held out until these are predicted no better, at the latest for half of the epochs; then
+        the rate falls to 0 in the other half, with all trajectories.
     schedule, keep, max_gradient
         Of the learning rate, of the final weights ("average" is that of the last fifth of the epochs) and of
         gradients, see ``FitConfig``. The paper mentions none of them: a plain reading is a "constant" rate,
@@ -298,12 +305,18 @@ class LocalW2ODE(TableMethods, JudgedPaths, SubjectMethods, stored_values.Storab
         ).to(device)
         x = np.column_stack([rows.number, rows.times, data.initial[rows.number]])
         inputs = torch.tensor(x, dtype=dtype, device=device)
-        objective, batches = self._objective(rows, windows, data, inputs, weights, size, seed)
+        held_out = hold_out(data.n, seed) if quick and self._stops_early() else np.zeros(data.n, bool)
+        objective, batches = self._objective(rows, windows, data, inputs, weights, size, seed, held_out)
         checks.check_functions(paths, inputs, objective, seed)
         done: list[dict[str, Any]] = []
         config = self._config(seed, printed, steps=batches.per_epoch if quick and batches else None)
+        score = None
+        if held_out.any():
+            score = HeldOutScore.of(rows, held_out, inputs, objective, seed)
+            every = math.ceil(config.max_epochs * SCORED)
+            config = replace(config, validate_every=every, patience=PATIENCE, settle=SETTLE)
         try:
-            fit = train(paths, objective, inputs, config, callbacks=(done.append,), batches=batches)
+            fit = train(paths, objective, inputs, config, score, (done.append,), batches)
         except FloatingPointError:
             if done:  # a refit that fails leaves the old fit whole, or the last good weights of the new one
                 self._keep(ode, None, None, data.values.shape[1], seed, noise)
@@ -312,7 +325,7 @@ class LocalW2ODE(TableMethods, JudgedPaths, SubjectMethods, stored_values.Storab
         checks.warn_of_skipped(fit)
         checks.warn_of_far_guesses(field, fit)
         self._keep(ode, fit, self._sketch(Y, kept), data.values.shape[1], seed, noise)
-        if self.checkpoint is not None and fit.stopped == "all epochs done":
+        if self.checkpoint is not None and fit.complete:
             settings.remove_checkpoints(self.checkpoint)
         return self
 
@@ -453,6 +466,7 @@ class LocalW2ODE(TableMethods, JudgedPaths, SubjectMethods, stored_values.Storab
             "fit": fit,
             "seen_rows": counts,
             "table": self._plain_columns(),
+            "subjects": self._plain_subjects(),
         }
         return Stored(type(self).__name__, plain, tensors | errors | seen | history)
 
@@ -486,6 +500,7 @@ class LocalW2ODE(TableMethods, JudgedPaths, SubjectMethods, stored_values.Storab
             population = None if described is None else from_plain(described)
             estimator._keep(ode, fit, seen, n_observed, seed, noise, population)
             estimator._keep_columns(plain.get("table"))
+            estimator._keep_subjects(plain.get("subjects"))
         return estimator
 
     def _check_settings(self) -> None:
@@ -529,6 +544,10 @@ class LocalW2ODE(TableMethods, JudgedPaths, SubjectMethods, stored_values.Storab
         """Whether a network is learned in batches from its mean field on, in equal steps."""
         return self._has_mean_field() and self._batch_size() is not None
 
+    def _stops_early(self) -> bool:
+        """Whether held-out trajectories say when a network has learned enough."""
+        return isinstance(self.max_epochs, str) and self.schedule == "cosine"
+
     def _has_mean_field(self) -> bool:
         """Whether the mean field of a network can be seen in slopes, and the loss takes parts of balls."""
         random_weights = isinstance(self.field, str) and self.n_noise is None
@@ -568,6 +587,7 @@ class LocalW2ODE(TableMethods, JudgedPaths, SubjectMethods, stored_values.Storab
         weights: Array | None,
         size: int | None,
         seed: int,
+        held_out: Array,
     ) -> tuple[Objective, TrajectoryBatches | None]:
         """The loss of all rows, and that of batches of ``size`` trajectories."""
         norm = self.norm if isinstance(self.norm, Norm) else None
@@ -584,7 +604,7 @@ class LocalW2ODE(TableMethods, JudgedPaths, SubjectMethods, stored_values.Storab
         objective = Objective(target, balls, discrepancy, center, scale, of_rows)
         if size is None:
             return objective, None
-        return objective, TrajectoryBatches(rows, windows, near, objective, size, seed)
+        return objective, TrajectoryBatches(rows, windows, near, objective, size, seed, held_out)
 
     def _discrepancy(self, n_values: int, ball_rows: int) -> Discrepancy:
         low, high = ASSIGNED_ROWS

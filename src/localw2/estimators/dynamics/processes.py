@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from localw2._validation import Array, check_count
-from localw2.estimators.dynamics.long_tables import LongTable
+from localw2.estimators.dynamics.long_tables import LabelledSubjects, LongTable
 from localw2.estimators.dynamics.trajectories import Trajectories
 from localw2.estimators.dynamics.transitions import LONGEST_LAG, TransitionRows, one_among_paths
 from localw2.estimators.settings import draw_seed
@@ -116,7 +116,7 @@ class ComparedTransitions:
     lag: float
 
 
-class Processes:
+class Processes(LabelledSubjects):
     """An estimator of stochastic equations that reads tables, can be diagnosed, and shows what it learned."""
 
     fit: Callable[..., Any]
@@ -129,7 +129,6 @@ class Processes:
     equation_: StochasticEquation
     noise: Any
     seen_rows_: SeenRows | None
-    subjects_: list[Any]
     _states: Callable[..., Tensor]
     _errors: CurveErrors | None
 
@@ -172,22 +171,6 @@ class Processes:
         self.fit(frame.Y, frame.t, sample_weight)
         self.subjects_ = frame.subjects
         return self
-
-    def _plain_subjects(self) -> list[Any] | None:
-        """The labels of the paths of a table, for a file: those that are no numbers as texts."""
-        labels = getattr(self, "subjects_", None)
-        if labels is None:
-            return None
-        plain = [label.item() if isinstance(label, np.generic) else label for label in labels]
-        return [label if isinstance(label, int | float | str) else str(label) for label in plain]
-
-    def _keep_subjects(self, plain: Any) -> None:
-        """Take over labels from a file, checked."""
-        if plain is None:
-            return
-        if not isinstance(plain, list) or not all(isinstance(label, int | float | str) for label in plain):
-            raise ValueError("the labels of the paths are not a list of numbers and texts.")
-        self.subjects_ = plain
 
     def diagnose(
         self,

@@ -110,6 +110,8 @@ def _function_field(
 def _plain_law(law: Law) -> list[Any]:
     plain = [type(law).__name__.lower(), law.mean, law.std]
     # Older files have these three; a file of a law without covariates and signs is as it was.
+    if law.effect != "linear":
+        return [*plain, list(law.depends_on), getattr(law, "positive", None), law.effect]
     if isinstance(law, PushForward):
         return [*plain, list(law.depends_on), law.positive]
     return [*plain, list(law.depends_on)] if law.depends_on else plain
@@ -120,13 +122,20 @@ def plain_laws(laws: Mapping[str, Law]) -> dict[str, Any]:
     return {name: _plain_law(law) for name, law in laws.items()}
 
 
-def _law(name: str, mean: float, std: float | None, depends_on: Any = (), positive: Any = None) -> Law:
+def _law(
+    name: str,
+    mean: float,
+    std: float | None,
+    depends_on: Any = (),
+    positive: Any = None,
+    effect: Any = "linear",
+) -> Law:
     if name not in LAWS:
         raise ValueError(f"the law {name!r} is unknown.")
     if (positive is not None) != (LAWS[name] is PushForward):
         raise ValueError(f"the law {name!r} does not say, or must not say, whether it is positive.")
     settings = {} if positive is None else {"positive": positive}
-    law: Law = LAWS[name](mean, std, tuple(depends_on), **settings)
+    law: Law = LAWS[name](mean, std, tuple(depends_on), **settings, effect=effect)
     return as_laws({"parameter": law})["parameter"]
 
 

@@ -6,14 +6,13 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, Self
 
-from localw2.estimators.dynamics.long_tables import Columns, LongTable
+from localw2.estimators.dynamics.long_tables import Columns, LabelledSubjects, LongTable
 
 
-class TableMethods:
+class TableMethods(LabelledSubjects):
     """What an estimator of ODEs does with tables that have a row for each observation or dose."""
 
     fit: Callable[..., Any]
-    subjects_: list[Any]
     table_columns_: Columns | None
 
     def fit_table(

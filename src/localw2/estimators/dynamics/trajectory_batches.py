@@ -31,6 +31,8 @@ class TrajectoryBatches:
     compares two parts of balls of initial states (or more, of small balls), which are drawn in proportion to
     the trajectories that they belong to. The truth minimises a debiased loss in balls of any size, so that
     parts of balls do as well as whole ones, and the cost of an epoch is linear in the trajectories.
+
+    ``held_out`` (n,) says which trajectories are left out, until the fit settles.
     """
 
     rows: Rows
@@ -39,6 +41,7 @@ class TrajectoryBatches:
     objective: Objective  # of all rows
     size: int
     seed: int
+    held_out: Array
 
     @property
     def n(self) -> int:
@@ -57,25 +60,26 @@ class TrajectoryBatches:
             return math.ceil(self.n / self.per_epoch)
         return min(max(2, self.size // 2), max(int(ball.members.sum()) for ball in self.near))
 
-    def __call__(self, epoch: int) -> Iterator[tuple[torch.Tensor, Objective]]:
+    def __call__(self, epoch: int, settling: bool) -> Iterator[tuple[torch.Tensor, Objective]]:
         """The rows and the loss of every step of an epoch, counted from 0."""
         rng = np.random.default_rng([self.seed, epoch, _PURPOSE])
-        for groups in self._draw(rng):
+        for groups in self._draw(rng, self.held_out & (not settling)):
             found = self._make(groups)
             if found is not None:
                 yield found
 
-    def _draw(self, rng: np.random.Generator) -> list[list[Array]]:
+    def _draw(self, rng: np.random.Generator, without: Array) -> list[list[Array]]:
         """For every step of an epoch, groups of trajectories that are compared with each other."""
         if len(self.near) == 1:
-            return [[part] for part in np.array_split(rng.permutation(self.n), self.per_epoch)]
+            drawn = rng.permutation(self.n)
+            return [[part] for part in np.array_split(drawn[~without[drawn]], self.per_epoch)]
         reach = np.cumsum([ball.centres.sum() for ball in self.near])
         most, batches, count = self.largest, [], self.per_epoch
         for _ in range(count):
             groups: list[Array] = []
-            while sum(map(len, groups)) < min(self.size, self.n):
+            while sum(map(len, groups)) < min(self.size, self.n - int(without.sum())):
                 ball = self.near[int(np.searchsorted(reach, rng.integers(reach[-1]), side="right"))]
-                members = np.flatnonzero(ball.members)
+                members = np.flatnonzero(ball.members & ~without)
                 groups.append(rng.choice(members, min(most, len(members)), replace=False))
             batches.append(groups)
         return batches

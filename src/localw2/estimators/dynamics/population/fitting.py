@@ -136,8 +136,8 @@ def anchor_of(law: ParameterLaw, noise: MeasurementNoise, equation: Equation, se
     average = None if covariates is None else covariates.new_zeros(ANCHOR_DRAWS, covariates.shape[1])
     drawn = law.scores(law.draw(ANCHOR_DRAWS, torch.Generator().manual_seed(seed)), average)
     centers = drawn.mean(0).expand(len(equation.cohort), -1)
-    if covariates is not None and law.slopes is not None:
-        centers = centers + covariates @ (law.slopes * law.linked).T
+    if covariates is not None:
+        centers = centers + law.shift(covariates)
     covariance = torch.cov(drawn.T).reshape(drawn.shape[1], -1)
     floor = LEAST**2 * torch.eye(len(covariance)).to(covariance)
     return Anchor.of(centers, covariance + floor, noise)

@@ -271,6 +271,8 @@ def _summarise(
     law = gaussian_like(own, model.seed)
     if law is not own:
         model = _with_law(model, law)
+    # Standard errors take the shape of a curve of covariates as it is; only its slope is uncertain.
+    law.curves.requires_grad_(False)
     covariance, learned = jackknife(model, trained.features, study.weights)
     described = {what: float(value.detach()) for what, value in describe(law).items()}
     errors = propagate(lambda: torch.stack(list(describe(law).values())), covariance, learned)
@@ -288,8 +290,8 @@ def _summarise(
     drawn = law.factor.tril().square().sum(1).sqrt().detach()
     names = list(own.laws)
     apart = trained.estimates.scores
-    if model.covariates is not None and law.slopes is not None:  # around what covariates tell
-        apart = apart - model.covariates @ (law.slopes * law.linked).T.detach()
+    if model.covariates is not None:  # around what covariates tell
+        apart = apart - law.shift(model.covariates).detach()
     shrinkage = {
         name: 1 - float(apart[:, names.index(name)].std() / drawn[place].clamp_min(1e-12))
         for place, name in enumerate(law.random_names)

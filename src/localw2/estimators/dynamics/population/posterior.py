@@ -73,8 +73,8 @@ def draw_posteriors(
     average = None if covariates is None else covariates.new_zeros(DENSITY_DRAWS, covariates.shape[1])
     drawn = law.scores(prior, average)
     shift = torch.zeros(n, k).to(drawn)
-    if covariates is not None and law.slopes is not None:
-        shift = covariates @ (law.slopes * law.linked).T
+    if covariates is not None:
+        shift = law.shift(covariates)
     centers = drawn.mean(0) + shift
     if not random:
         return centers.expand(n_draws, n, k).clone(), torch.full((n,), float(n_draws))

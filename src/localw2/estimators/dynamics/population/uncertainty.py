@@ -113,7 +113,8 @@ def gaussian_like(law: ParameterLaw, seed: int) -> ParameterLaw:
     laws: dict[str, Law] = {}
     for name, one in law.laws.items():
         kind = LogNormal if one.logarithmic else Normal
-        laws[name] = kind(one.mean, one.std, one.depends_on) if isinstance(one, PushForward) else one
+        pushed = isinstance(one, PushForward)
+        laws[name] = kind(one.mean, one.std, one.depends_on, effect=one.effect) if pushed else one
     found = ParameterLaw(laws).to(law.location)
     noise = law.draw(20_000, torch.Generator().manual_seed(seed))
     average = noise.new_zeros(len(noise), len(law.covariates)) if law.covariates else None
@@ -124,6 +125,7 @@ def gaussian_like(law: ParameterLaw, seed: int) -> ParameterLaw:
     found.shared.copy_(law.shared)
     if found.slopes is not None and law.slopes is not None:
         found.slopes.copy_(law.slopes)
+        found.curves.load_state_dict(law.curves.state_dict())
         for name in ("covariate_mean", "covariate_std"):
             found.get_buffer(name).copy_(law.get_buffer(name))
     return found
@@ -134,7 +136,7 @@ def describe(law: ParameterLaw) -> dict[tuple[str, str], Tensor]:
 
     The typical value is the mean, or the median of a log-normal parameter, whose spread is the standard
     deviation of its logarithm. An effect is the change per unit of a covariate, of the logarithm where there
-    is one.
+    is one; that of a curve is its mean slope from one SD of the covariate below its mean to one above.
     """
     found: dict[tuple[str, str], Tensor] = {}
     factor = law.factor.tril()
@@ -153,9 +155,11 @@ def describe(law: ParameterLaw) -> dict[tuple[str, str], Tensor]:
         for covariate in one.depends_on:
             assert law.slopes is not None
             row, column = list(law.laws).index(name), law.covariates.index(covariate)
-            found[name, f"effect of {covariate}"] = (
-                unit * law.slopes[row, column] / law.get_buffer("covariate_std")[column]
-            )
+            slope = law.slopes[row, column]
+            if one.effect == "network":
+                aside = torch.eye(len(law.covariates)).to(law.slopes)[[column]]
+                slope = (law.shift(aside) - law.shift(-aside))[0, row] / 2
+            found[name, f"effect of {covariate}"] = unit * slope / law.get_buffer("covariate_std")[column]
     for i, first in enumerate(law.random_names):
         for j in range(i):
             product = (factor[i] * factor[j]).sum()
