@@ -67,17 +67,17 @@ class FitConfig:
     selects the final weights: the "last", the "best" by the held-out score, or the "average" over the
     last ``averaged`` fraction of epochs. Scores are computed every ``validate_every`` epochs and after
     the last; training stops after ``patience`` scores without improvement. With ``settle`` it does not stop
-    there, but settles: the rate falls to 0, as half a cosine, over this fraction of ``max_epochs``, at the
-    end of which the fit is done (and over the last epochs of which "average" averages); if scores go on
-    improving, it settles in time to be done after ``max_epochs``. It scores weights that are averaged over
-    the last epochs, because single steps are mostly noise while the rate is high. ``checkpoint`` is a file,
-    written every ``checkpoint_every`` epochs, or after 30 seconds if these take longer, and at the end;
-    ``resume`` continues from it if it exists. ``history`` is a JSONL file with one line per epoch.
-    ``max_gradient`` clips the norm of the gradient in all parameters. Up to ``max_skipped`` consecutive steps
-    may fail (the simulation raises FloatingPointError, or outputs, loss or gradient are not finite) and are
-    skipped; one more ends the fit. A checkpoint of other rows, another loss or another model is refused;
-    ``fingerprint`` identifies anything else that the result depends on (the data of ``validate``, for
-    example).
+    there, but settles: the rate falls to 0, as in the second half of a cosine, over this fraction of
+    ``max_epochs``, at the end of which the fit is done (and over the last epochs of which "average"
+    averages); if scores go on improving, it settles in time to be done after ``max_epochs``. It scores
+    weights that are averaged over the last epochs, because single steps are mostly noise while the rate is
+    high. ``checkpoint`` is a file, written every ``checkpoint_every`` epochs, or after 30 seconds if these
+    take longer, and at the end; ``resume`` continues from it if it exists. ``history`` is a JSONL file with
+    one line per epoch. ``max_gradient`` clips the norm of the gradient in all parameters. Up to
+    ``max_skipped`` consecutive steps may fail (the simulation raises FloatingPointError, or outputs, loss or
+    gradient are not finite) and are skipped; one more ends the fit. A checkpoint of other rows, another loss
+    or another model is refused; ``fingerprint`` identifies anything else that the result depends on (the data
+    of ``validate``, for example).
     """
 
     max_epochs: int = 1000
@@ -158,7 +158,7 @@ class FitConfig:
         """The learning rate of an epoch, counted from 0, in a fit that settles after so many epochs."""
         if settling is not None and epoch >= settling:
             done = (epoch - settling) / self.n_settling
-            return self.rate(settling) * 0.5 * (1 + math.cos(math.pi * done))
+            return self.rate(settling) * (1 - math.sin(0.5 * math.pi * done))
         if self.schedule == "constant":
             return self.learning_rate
         start = _RISE * self.max_epochs if self.schedule == "one-cycle" else 0.0
