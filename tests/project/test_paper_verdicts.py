@@ -117,3 +117,60 @@ def test_mixes_of_concrete_are_few():
     table = concrete.load_concrete()[: concrete.TRAINING_ROWS]
     columns = [concrete.COLUMNS.index(name) for name in concrete.INPUTS]
     assert len(np.unique(table[:, columns], axis=0)) == 192
+
+
+def test_architecture():
+    found = Means(read("architecture"), "method", "structure", "rows")
+
+    def errors(name, rows, of, method="printed"):
+        return np.array([fit[of] for fit in found.found[method, name, rows]])
+
+    def count_worse(rows, error, method="printed"):
+        limits = [
+            getattr(row, error)[0]
+            + 2
+            * np.sqrt(
+                (
+                    getattr(row, error)[1] ** 2
+                    + errors(row.name, rows, f"{error}_error_100", method).var(ddof=1)
+                )
+                / 5
+            )
+            for row in publication.STRUCTURES
+        ]
+        return sum(
+            errors(row.name, rows, f"{error}_error_100", method).mean() > limit
+            for row, limit in zip(publication.STRUCTURES, limits, strict=True)
+        )
+
+    assert count_worse(2000, "mean") == 0
+    assert count_worse(2000, "std") <= 1
+    assert count_worse(1000, "std") > 5
+    assert count_worse(1000, "mean", "ours") == count_worse(1000, "std", "ours") == 0
+    for rows in (1000, 2000):
+        for of in ("mean_error_100", "std_error_100"):
+            assert (errors("50 x 1 ResNet", rows, of) == errors("50 x 1 plain", rows, of)).all()
+        plain, resnet = (
+            [errors(f"50 x {depth} {kind}", rows, "mean_error_100") for depth in (1, 4)]
+            for kind in ("plain", "ResNet")
+        )
+        assert plain[1].mean() > 1.5 * plain[0].mean()
+        assert resnet[1].mean() - resnet[0].mean() < resnet[1].std(ddof=1) + resnet[0].std(ddof=1)
+        width = {w: errors(f"{w} x 4 ResNet", rows, "std_error_100").mean() for w in (12, 25, 50, 100)}
+        assert width[12] == max(width.values())
+        assert width[100] < width[50]
+    assert not any("failed" in fit for fits in found.found.values() for fit in fits)
+    depths = [
+        errors(f"50 x {d} {k}", 1000, "mean_error", "ours").mean()
+        for d in (1, 4)
+        for k in ("ResNet", "plain")
+    ]
+    assert max(depths) < 1.3 * min(depths)
+
+
+def test_numbers_quoted_elsewhere():
+    found = Means(read("linear"), "method", "reading", "delta", "norm", "rows")
+    quoted = verdicts.say(found("printed", "root", 0.1, "hete", 1000, of="s_error"))
+    assert f"its error in s is {quoted} (mean of five data sets" in (
+        PAPER.parent / "docs" / "why.md"
+    ).read_text(encoding="utf-8")
