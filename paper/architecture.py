@@ -100,8 +100,8 @@ def draw(options: Options) -> None:
         parts += [f"Table S2, {title} (100 draws; a perfect model scores {floor[f'{error}_error_100']:.3f}):"]
         parts.append(panels.format_table(lines))
     parts.append(
-        "50 x 1 ResNet and 50 x 1 plain are one network. Their rows are equal here; in the paper they differ by "
-        "chance."
+        "50 x 1 ResNet and 50 x 1 plain are one network. Their rows are equal here; in the paper they "
+        "differ by chance."
     )
     parts.append("Seconds per fit, one core:")
     parts.append(

@@ -174,3 +174,31 @@ def test_numbers_quoted_elsewhere():
     assert f"its error in s is {quoted} (mean of five data sets" in (
         PAPER.parent / "docs" / "why.md"
     ).read_text(encoding="utf-8")
+
+
+def test_numbers_as_words():
+    assert verdicts.say(0.123) == ".12"
+    assert verdicts.say(-0.5, 1.25) == "-.50 and 1.25"
+    assert verdicts.say(1, 2, 3, digits=0) == "1, 2 and 3"
+    assert verdicts.say(10.04, digits=1) == "10.0"
+    assert verdicts.say_range([0.3, 0.1, 0.2]) == ".10 to .30"
+    assert verdicts.say_range([0.101, 0.102]) == ".10"
+
+
+def test_pairs_are_those_of_shared_data_sets():
+    def record(method, seed, error):
+        values = {name + metric: error for metric in nonlinear.METRICS for name in nonlinear.ERRORS}
+        return {"settings": {"method": method, "rows": 1000, "seed": seed}, "values": values}
+
+    first, second = [1.0, 2.0, 4.0], [0.5, 1.0, 1.5]
+    records = [record("local W2", seed, value) for seed, value in enumerate(first)]
+    records += [record("local MMD", seed, value) for seed, value in enumerate(second)]
+    records.append(record("local W2", 9, 100.0))  # not fitted by both
+    records.append({"settings": records[0]["settings"] | {"seed": 10}, "values": {"failed": "diverged"}})
+    pair = nonlinear.compare_pairs(records)[1000, "mean_error"]
+    # The differences .5, 1, 2.5 have the mean 4/3 and the variance 13/12; t = 4/3 / sqrt(13/36), 2 degrees.
+    assert (pair.repeats, pair.means) == (3, pytest.approx((7 / 3, 1)))
+    assert pair.difference == pytest.approx(4 / 3)
+    assert pair.standard_error == pytest.approx((13 / 36) ** 0.5)
+    t = pair.difference / pair.standard_error
+    assert pair.p == pytest.approx(1 - t / (2 + t**2) ** 0.5)
