@@ -479,10 +479,10 @@ def judge_dynamics(records: Records) -> Verdicts:
             f"spread, is at most {say(largest('mean'), digits=4)}."
         ),
         "(k), (l)": (
-            "**Reproduces in sigma; in a JUDGE.** For a = 0, .1, .2, .3 the error in yhat as printed is "
+            "**Reproduces in sigma; in a for the error in yhat with delta_0 = √.1, otherwise in part.** For a = 0, .1, .2, .3 the error in yhat as printed is "
             f"{over_a('printed', 'y', 0.25)} (sigma = .25) and {over_a('printed', 'y', 0.4)} (.4) with "
             f"delta_0 = .1, and {over_a('printed', 'y_sqrt', 0.25)} and {over_a('printed', 'y_sqrt', 0.4)} "
-            f"with √.1; that in ghat is {over_a('printed', 'g', 0.25)} and {over_a('printed', 'g', 0.4)}. "
+            f"with √.1, which grow with a; that in ghat is {over_a('printed', 'g', 0.25)} and {over_a('printed', 'g', 0.4)}. "
             "With delta = delta_0 = √.1 and a = .1, .2, .3 the errors are "
             f"{over_a('printed-sqrt', 'y_sqrt', 0.25, 1)} and {over_a('printed-sqrt', 'y_sqrt', 0.4, 1)} in "
             f"yhat, {over_a('printed-sqrt', 'g', 0.25, 1)} and {over_a('printed-sqrt', 'g', 0.4, 1)} in "

@@ -1,12 +1,12 @@
 """The committed records bear out the words of the verdicts; their numbers are computed from these records."""
 
 import json
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-import architecture
 import concrete
 import dynamics
 import linear
@@ -202,3 +202,38 @@ def test_pairs_are_those_of_shared_data_sets():
     assert pair.standard_error == pytest.approx((13 / 36) ** 0.5)
     t = pair.difference / pair.standard_error
     assert pair.p == pytest.approx(1 - t / (2 + t**2) ** 0.5)
+
+
+def test_dynamics():
+    found = Means(read("dynamics"), "model", "a", "sigma")
+    a_grid, sigmas = dynamics.A, dynamics.SIGMA
+    # Errors grow with sigma for every a.
+    for model, a, of in product(("printed",), a_grid, ("y", "y_sqrt", "g")):
+        assert (np.diff([found(model, a, sigma, of=of) for sigma in sigmas]) > 0).all()
+    # And with a, for the error in yhat with the larger delta_0; the error in ghat does not.
+    for sigma in sigmas[1:]:
+        assert (np.diff([found("printed", a, sigma, of="y_sqrt") for a in a_grid]) > 0).all()
+        field = [found("printed", a, sigma, of="g") for a in a_grid]
+        assert min(field[1:]) > field[0]
+        assert max(field) > field[-1]
+    # Single rows make the mean model better than the truth.
+    for a, sigma in product(a_grid[1:], sigmas[1:]):
+        assert found("mean", a, sigma, of="y") < found("true", a, sigma, of="y")
+    for sigma in sigmas[:2]:
+        assert found("printed", 0.1, sigma, of="y") > 1.5 * found("printed", 0.2, sigma, of="y")
+        assert found("printed", 0.1, sigma, of="g") > found("printed", 0.2, sigma, of="g")
+
+    def line(model, place):
+        return np.mean([fit["line_sd"] for fit in found.found[model, *place]], axis=0)
+
+    main, wide, spread = dynamics.PANELS
+    truth = {place: dynamics.compute_line(place[1])[1] for place in dynamics.PANELS}
+    for model in ("printed", "printed-sqrt"):
+        assert line(model, spread).max() < 0.6 * truth[spread].min()
+    for place in (main, wide):
+        share = line("printed", place) / truth[place]
+        assert share[0] < 0.8 < 0.9 < share[-1]
+    largest = {m: np.mean([max(v["y_in_time"]) for v in found.found[m, *main]]) for m in ("printed", "mean")}
+    assert max(largest.values()) < 0.1
+    ratio = found("printed", *main, of="y") / found("true", *main, of="y")
+    assert ratio > 3
