@@ -433,6 +433,11 @@ def judge_dynamics(records: Records) -> Verdicts:
     def over_a(model: str, of: str, sigma: float, first: int = 0) -> str:
         return say(*(found(model, a, sigma, of=of) for a in dynamics.A[first:]), digits=4)
 
+    def both_radii(of: str, sigma: float = 0.25) -> str:
+        """With radius sqrt(.1), which at a = 0 holds the same rows as .1."""
+        at_0 = found("printed", 0.0, sigma, of=of)
+        return say(at_0, *(found("printed-sqrt", a, sigma, of=of) for a in dynamics.A[1:]), digits=4)
+
     def better(model: str) -> int:
         """Cells in which the error in ghat is below that of the mean model."""
         cells = [(a, sigma) for a in dynamics.A for sigma in dynamics.SIGMA]
@@ -479,15 +484,15 @@ def judge_dynamics(records: Records) -> Verdicts:
             f"spread, is at most {say(largest('mean'), digits=4)}."
         ),
         "(k), (l)": (
-            "**Reproduces in sigma; in a for the error in yhat with delta_0 = √.1, otherwise in part.** For a = 0, .1, .2, .3 the error in yhat as printed is "
-            f"{over_a('printed', 'y', 0.25)} (sigma = .25) and {over_a('printed', 'y', 0.4)} (.4) with "
-            f"delta_0 = .1, and {over_a('printed', 'y_sqrt', 0.25)} and {over_a('printed', 'y_sqrt', 0.4)} "
-            f"with √.1, which grow with a; that in ghat is {over_a('printed', 'g', 0.25)} and {over_a('printed', 'g', 0.4)}. "
-            "With delta = delta_0 = √.1 and a = .1, .2, .3 the errors are "
-            f"{over_a('printed-sqrt', 'y_sqrt', 0.25, 1)} and {over_a('printed-sqrt', 'y_sqrt', 0.4, 1)} in "
-            f"yhat, {over_a('printed-sqrt', 'g', 0.25, 1)} and {over_a('printed-sqrt', 'g', 0.4, 1)} in "
-            "ghat. With delta_0 = .1 and a > 0 balls hold one to three rows, and the error in yhat is "
-            "nearly a mean squared error, in which the mean model beats the truth "
+            "**Reproduces in sigma; in a for the error in yhat with delta_0 = √.1, otherwise in part.** For "
+            f"a = 0, .1, .2, .3 the error in yhat as printed is {over_a('printed', 'y', 0.25)} (sigma = "
+            f".25) and {over_a('printed', 'y', 0.4)} (.4) with delta_0 = .1, and "
+            f"{over_a('printed', 'y_sqrt', 0.25)} and {over_a('printed', 'y_sqrt', 0.4)} with √.1, which "
+            f"grow with a; that in ghat is {over_a('printed', 'g', 0.25)} and "
+            f"{over_a('printed', 'g', 0.4)}. With delta = delta_0 = √.1 and sigma = .25 the errors at a = 0 "
+            f"(where both radii hold all rows), .1, .2, .3 are {both_radii('y_sqrt')} in yhat and "
+            f"{both_radii('g')} in ghat. With delta_0 = .1 and a > 0 balls hold one to three rows, and the "
+            "error in yhat is nearly a mean squared error, in which the mean model beats the truth "
             f"({over_a('mean', 'y', 0.25, 1)} against {over_a('true', 'y', 0.25, 1)}, sigma = .25). In ghat "
             f"the printed method is better than the mean model in {better('printed')} of the twelve cells, "
             f"ours in {better('ours')}. At a = .1 and sigma up to .25 the printed method is worse than at a "
