@@ -85,20 +85,13 @@ def draw(options: Options) -> None:
         ax.grid(axis="y", lw=0.3)
         ax.set_xlabel(f"relative {title}, 100 draws")
         ax.set_title(title, fontsize=9, loc="left")
-    panels.add_legend(fig, axes[0])
+    panels.add_legend(fig, axes[0], columns=3)
     panels.save_figure(fig, options.figures / "architecture.png")
     parts = []
+    names = [f"printed, N = {sizes[0]}", f"printed, N = {sizes[-1]}", f"ours, N = {sizes[0]}"]
     for error, title in ERRORS.items():
-        heads = [
-            "the paper",
-            f"printed, N = {sizes[0]}",
-            "no worse",
-            f"printed, N = {sizes[-1]}",
-            "no worse",
-            "ours",
-            "no worse",
-            *(f"{m}, true moments" for m in METHODS),
-        ]
+        heads = ["the paper", *(head for name in names for head in (name, "no worse"))]
+        heads += [f"{name}, true moments" for name in names]
         lines = [
             [title, *heads],
             *(_format_row(found, row, error) for row in STRUCTURES),
@@ -106,12 +99,13 @@ def draw(options: Options) -> None:
         ]
         parts += [f"Table S2, {title} (100 draws; a perfect model scores {floor[f'{error}_error_100']:.3f}):"]
         parts.append(panels.format_table(lines))
-    parts.append("50 x 1 ResNet and 50 x 1 plain are one network: their rows tell how much chance there is.")
+    parts.append(
+        "50 x 1 ResNet and 50 x 1 plain are one network. Their rows are equal here; in the paper they "
+        "differ by chance."
+    )
     parts.append("Seconds per fit, one core:")
     parts.append(
-        panels.format_table(
-            [["", "the paper", *METHODS], *(_format_seconds(found, row) for row in STRUCTURES)]
-        )
+        panels.format_table([["", "the paper", *names], *(_format_seconds(found, row) for row in STRUCTURES)])
     )
     panels.write_tables(options.figures / "architecture.md", *parts)
 

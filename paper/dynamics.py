@@ -8,7 +8,8 @@ N((1, 1, 1, 1), a^2 I), a in {0, .1, .2, .3}, sigma in {.1, .25, .4}. Six models
   printed       the paper's loss (Eq. time_w2) and settings: a plain network of 2 x 100 as the field, 500
                 epochs, learning rate and weight decay .005, radius delta = .1 of the balls of initial states;
                 the rate is constant, the last weights are kept and gradients are not clipped
-  printed-sqrt  the same with radius sqrt(.1), for a > 0 (at a = 0 every ball holds all rows anyway)
+  printed-sqrt  the same with radius sqrt(.1), for a > 0 (at a = 0 every ball holds all rows anyway), and at
+                a = .1 for sigma = .25 alone
   printed-long  the same with radius .1 and 1500 epochs, at a = .1 and sigma up to .25
   ours          LocalW2ODE() as it stands
   mean          the true ODE with the mean field: no spread at all
@@ -82,7 +83,7 @@ def list_cells(options: Options) -> list[Cell]:
         size = {"trajectories": 25, "epochs": 10, "draws": 100}
     found: list[Cell] = []
     for a, sigma, model in product(a_grid, sigma_grid, (*REFERENCES, "printed-sqrt", "printed", "ours")):
-        if model == "printed-sqrt" and a == 0:
+        if model == "printed-sqrt" and (a == 0 or (a == A[1] and sigma != SIGMA[1])):
             continue
         fewer = FEWER if model == "printed-sqrt" or (model == "ours" and (a, sigma) not in PANELS) else None
         if model == "printed-sqrt" and a == A[1]:

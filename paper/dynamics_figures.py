@@ -77,14 +77,16 @@ def _draw_paths(found: Cells, model: str, options: Options) -> None:
 
 
 def _draw_field(found: Cells, options: Options) -> None:
-    """Panels (g)-(i): mean and SD of g1 along the line, over repeats."""
+    """Panels (g)-(i): mean and SD of g1 along the line, over repeats; both radii where they differ."""
     fig, axes = make_figure(2, 3, height=2.6)
     z = LINE[:, 1] - 1
     for column, (a, sigma) in enumerate(PANELS):
         exact = dict(zip(("line_mean", "line_sd"), compute_line(sigma), strict=True))
         for ax, name, words in zip(axes[:, column], exact, ("mean of $g_1$", "SD of $g_1$"), strict=True):
             ax.plot(z, exact[name], color=TRUE, ls="--", lw=2, label="truth, exact", zorder=3)
-            for model in ("printed", "ours"):
+            for model in ("printed", "printed-sqrt", "ours"):
+                if (model, a, sigma) not in found:
+                    continue
                 lines = np.array([values[name] for values in found[model, a, sigma]])
                 color = STYLES[model]["color"]
                 ax.plot(z, lines.T, color=color, lw=0.7, alpha=0.5)
@@ -93,7 +95,7 @@ def _draw_field(found: Cells, options: Options) -> None:
             ax.set_ylabel(words, fontsize=9)
         axes[1, column].set_ylim(bottom=0)
         label_panel(axes[0, column], "ghi"[column], f"a = {a:g}, $\\sigma$ = {sigma:g}")
-    add_legend(fig, axes.ravel(), 3)
+    add_legend(fig, axes.ravel(), 2)
     save_figure(fig, options.figures / "dynamics_field.png")
 
 

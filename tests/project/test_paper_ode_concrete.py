@@ -259,6 +259,7 @@ def test_the_papers_settings_are_those_of_the_full_run(tmp_path):
     settings = [json.dumps(cell | {"seed": None}) for cell in cells]
     repeats = {(json.loads(one)["model"], json.loads(one)["a"]): settings.count(one) for one in settings}
     assert {a: n for (model, a), n in repeats.items() if model == "printed-sqrt"} == {0.1: 1, 0.2: 3, 0.3: 3}
+    assert [c["sigma"] for c in cells if (c["model"], c["a"]) == ("printed-sqrt", 0.1)] == [0.25]
     assert {settings.count(one) for one in settings if json.loads(one)["model"] == "printed"} == {5}
     assert min(n for (_, a), n in repeats.items() if a != 0.1) == 3
     assert {cell["epochs"] for cell in concrete.list_cells(options(tmp_path, False), "0" * 64)} == {1000}

@@ -1,12 +1,12 @@
 """The committed records bear out the words of the verdicts; their numbers are computed from these records."""
 
 import json
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-import architecture
 import concrete
 import dynamics
 import linear
@@ -117,3 +117,123 @@ def test_mixes_of_concrete_are_few():
     table = concrete.load_concrete()[: concrete.TRAINING_ROWS]
     columns = [concrete.COLUMNS.index(name) for name in concrete.INPUTS]
     assert len(np.unique(table[:, columns], axis=0)) == 192
+
+
+def test_architecture():
+    found = Means(read("architecture"), "method", "structure", "rows")
+
+    def errors(name, rows, of, method="printed"):
+        return np.array([fit[of] for fit in found.found[method, name, rows]])
+
+    def count_worse(rows, error, method="printed"):
+        limits = [
+            getattr(row, error)[0]
+            + 2
+            * np.sqrt(
+                (
+                    getattr(row, error)[1] ** 2
+                    + errors(row.name, rows, f"{error}_error_100", method).var(ddof=1)
+                )
+                / 5
+            )
+            for row in publication.STRUCTURES
+        ]
+        return sum(
+            errors(row.name, rows, f"{error}_error_100", method).mean() > limit
+            for row, limit in zip(publication.STRUCTURES, limits, strict=True)
+        )
+
+    assert count_worse(2000, "mean") == 0
+    assert count_worse(2000, "std") <= 1
+    assert count_worse(1000, "std") > 5
+    assert count_worse(1000, "mean", "ours") == count_worse(1000, "std", "ours") == 0
+    for rows in (1000, 2000):
+        for of in ("mean_error_100", "std_error_100"):
+            assert (errors("50 x 1 ResNet", rows, of) == errors("50 x 1 plain", rows, of)).all()
+        plain, resnet = (
+            [errors(f"50 x {depth} {kind}", rows, "mean_error_100") for depth in (1, 4)]
+            for kind in ("plain", "ResNet")
+        )
+        assert plain[1].mean() > 1.5 * plain[0].mean()
+        assert resnet[1].mean() - resnet[0].mean() < resnet[1].std(ddof=1) + resnet[0].std(ddof=1)
+        width = {w: errors(f"{w} x 4 ResNet", rows, "std_error_100").mean() for w in (12, 25, 50, 100)}
+        assert width[12] == max(width.values())
+        assert width[100] < width[50]
+    assert not any("failed" in fit for fits in found.found.values() for fit in fits)
+    depths = [
+        errors(f"50 x {d} {k}", 1000, "mean_error", "ours").mean()
+        for d in (1, 4)
+        for k in ("ResNet", "plain")
+    ]
+    assert max(depths) < 1.3 * min(depths)
+
+
+def test_numbers_quoted_elsewhere():
+    found = Means(read("linear"), "method", "reading", "delta", "norm", "rows")
+    quoted = verdicts.say(found("printed", "root", 0.1, "hete", 1000, of="s_error"))
+    assert f"its error in s is {quoted} (mean of five data sets" in (
+        PAPER.parent / "docs" / "why.md"
+    ).read_text(encoding="utf-8")
+
+
+def test_numbers_as_words():
+    assert verdicts.say(0.123) == ".12"
+    assert verdicts.say(-0.5, 1.25) == "-.50 and 1.25"
+    assert verdicts.say(1, 2, 3, digits=0) == "1, 2 and 3"
+    assert verdicts.say(10.04, digits=1) == "10.0"
+    assert verdicts.say_range([0.3, 0.1, 0.2]) == ".10 to .30"
+    assert verdicts.say_range([0.101, 0.102]) == ".10"
+
+
+def test_pairs_are_those_of_shared_data_sets():
+    def record(method, seed, error):
+        values = {name + metric: error for metric in nonlinear.METRICS for name in nonlinear.ERRORS}
+        return {"settings": {"method": method, "rows": 1000, "seed": seed}, "values": values}
+
+    first, second = [1.0, 2.0, 4.0], [0.5, 1.0, 1.5]
+    records = [record("local W2", seed, value) for seed, value in enumerate(first)]
+    records += [record("local MMD", seed, value) for seed, value in enumerate(second)]
+    records.append(record("local W2", 9, 100.0))  # not fitted by both
+    records.append({"settings": records[0]["settings"] | {"seed": 10}, "values": {"failed": "diverged"}})
+    pair = nonlinear.compare_pairs(records)[1000, "mean_error"]
+    # The differences .5, 1, 2.5 have the mean 4/3 and the variance 13/12; t = 4/3 / sqrt(13/36), 2 degrees.
+    assert (pair.repeats, pair.means) == (3, pytest.approx((7 / 3, 1)))
+    assert pair.difference == pytest.approx(4 / 3)
+    assert pair.standard_error == pytest.approx((13 / 36) ** 0.5)
+    t = pair.difference / pair.standard_error
+    assert pair.p == pytest.approx(1 - t / (2 + t**2) ** 0.5)
+
+
+def test_dynamics():
+    found = Means(read("dynamics"), "model", "a", "sigma")
+    a_grid, sigmas = dynamics.A, dynamics.SIGMA
+    # Errors grow with sigma for every a.
+    for model, a, of in product(("printed",), a_grid, ("y", "y_sqrt", "g")):
+        assert (np.diff([found(model, a, sigma, of=of) for sigma in sigmas]) > 0).all()
+    # And with a, for the error in yhat with the larger delta_0; the error in ghat does not.
+    for sigma in sigmas[1:]:
+        assert (np.diff([found("printed", a, sigma, of="y_sqrt") for a in a_grid]) > 0).all()
+        field = [found("printed", a, sigma, of="g") for a in a_grid]
+        assert min(field[1:]) > field[0]
+        assert max(field) > field[-1]
+    # Single rows make the mean model better than the truth.
+    for a, sigma in product(a_grid[1:], sigmas[1:]):
+        assert found("mean", a, sigma, of="y") < found("true", a, sigma, of="y")
+    for sigma in sigmas[:2]:
+        assert found("printed", 0.1, sigma, of="y") > 1.5 * found("printed", 0.2, sigma, of="y")
+        assert found("printed", 0.1, sigma, of="g") > found("printed", 0.2, sigma, of="g")
+
+    def line(model, place):
+        return np.mean([fit["line_sd"] for fit in found.found[model, *place]], axis=0)
+
+    main, wide, spread = dynamics.PANELS
+    truth = {place: dynamics.compute_line(place[1])[1] for place in dynamics.PANELS}
+    for model in ("printed", "printed-sqrt"):
+        assert line(model, spread).max() < 0.6 * truth[spread].min()
+    for place in (main, wide):
+        share = line("printed", place) / truth[place]
+        assert share[0] < 0.8 < 0.9 < share[-1]
+    largest = {m: np.mean([max(v["y_in_time"]) for v in found.found[m, *main]]) for m in ("printed", "mean")}
+    assert max(largest.values()) < 0.1
+    ratio = found("printed", *main, of="y") / found("true", *main, of="y")
+    assert ratio > 3
