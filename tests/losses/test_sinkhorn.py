@@ -124,3 +124,21 @@ def test_a_tolerance_beyond_rounding_ends():
 def test_bad_settings_are_refused(settings, words):
     with pytest.raises(ValueError, match=words):
         Sinkhorn(**settings)
+
+
+@pytest.mark.parametrize(("d", "epsilon"), [(2, 0.1), (25, 0.1), (25, 0.005)])
+@pytest.mark.parametrize("far", [0.0, 1e5])
+def test_a_rough_tolerance_is_nearly_right(d, epsilon, far):
+    """Single precision, also far from the origin and where plans are nearly sharp."""
+    rng = np.random.default_rng(d)
+    hoods = Neighborhoods.within(np.repeat(np.arange(6.0), 40), 0.5)
+    y, yhat = (torch.tensor(part) for part in rng.normal(size=(2, 240, d)) * [[[1.0]], [[1.3]]] + far)
+    found = []
+    for tolerance in (1e-9, 1e-2):
+        draws = yhat.clone().requires_grad_()
+        value = Objective(y, hoods, Sinkhorn(epsilon, tolerance=tolerance))(draws)
+        value.backward()
+        found.append((value.item(), draws.grad))
+    (value, slope), (rough, its_slope) = found
+    assert rough == pytest.approx(value, rel=1e-3)
+    assert (its_slope - slope).norm() < 0.02 * slope.norm()

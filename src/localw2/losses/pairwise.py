@@ -62,6 +62,7 @@ def sum_squares(a: Tensor, b: Tensor) -> Tensor:
 class PairwiseLoss(Problem):
     """The weighted sum over balls of a loss on pairs."""
 
+    scratch: ClassVar[int] = SCRATCH_ELEMENTS  # numbers of a scratch array on a CPU
     widths: ClassVar[float] = 1.1  # the widest of the balls that are padded together, over the narrowest
 
     @abstractmethod
@@ -113,14 +114,14 @@ class PairwiseLoss(Problem):
 
     def _buckets(self, device: torch.device) -> list[Bucket]:
         def build() -> list[Bucket]:
-            found, scratch = [], count_scratch(device)
+            found, scratch = [], self.scratch if device.type == "cpu" else DEVICE_ELEMENTS
             for bucket in self.hoods.buckets(self.widths):
                 step = max(1, scratch // bucket.rows.shape[1] ** 2)
                 for balls, rows in zip(bucket.balls.split(step), bucket.rows.split(step), strict=True):
                     found.append(Bucket(balls.to(device), rows.to(device).long()))
             return found
 
-        return self.hoods.compute_once(("pairwise", self.widths, device), build)
+        return self.hoods.compute_once(("pairwise", self.widths, self.scratch, device), build)
 
 
 @final

@@ -13,6 +13,8 @@ iterations find u and v by turns. Two things make them safe and short:
 - Sinkhorn's iterations come near quickly, and then may take thousands: balls that are not done after some are
   finished by Newton's method on the dual problem, in a handful of steps.
 
+With a tolerance of ``ROUGH`` or more the iterations are in single precision, Newton's steps never.
+
 The value is that of the dual problem, whose error is of second order in that of the margins. By the envelope
 theorem its gradient is that of the cost with the plan held fixed.
 """
@@ -31,9 +33,10 @@ from localw2.losses.pairwise import PairwiseLoss, sum_squares
 from localw2.losses.problem import pairings
 
 COOLING = 4.0  # from one epsilon to the next
-EASY_COST = 10.0  # in units of epsilon, up to which a few iterations are enough
+EASY_COST = 40.0  # in units of epsilon, up to which a few iterations are enough
 TURNS = 5  # of Sinkhorn's iterations at each, and at least four times as many at the last one
 LOOK_EVERY = 5
+ROUGH = 1e-3  # tolerance from which single precision is enough
 MOST_STEPS = 100  # of Newton's method, which takes three to twenty, and inside one sample
 SHORTEST_STEP = 1e-8  # of the same, which is not halved
 LONGEST = 10.0  # change of f and g together in one step, in units of epsilon
@@ -51,15 +54,18 @@ class WeightedSinkhorn(PairwiseLoss):
     debiased: bool
     tolerance: float
 
-    widths: ClassVar[float] = 1.3  # many short operations: fewer groups of balls are worth more padding
+    # Many short operations: fewer groups of balls are worth more padding and larger arrays.
+    widths: ClassVar[float] = 1.3
+    scratch: ClassVar[int] = 1 << 19
 
     def _ball_losses(
         self, y: Tensor, yhat: Tensor, inside: Tensor, sizes: Tensor, counts: Tensor
     ) -> tuple[Tensor, Tensor]:
         draws = len(yhat)
-        mass = inside.double()
+        precision = torch.float32 if self.tolerance >= ROUGH else torch.float64
+        mass = inside.to(precision)
         mass = mass / mass.sum(1, keepdim=True)
-        samples = torch.cat([y[None], yhat]).double()
+        samples = torch.cat([y[None], yhat]).to(precision)
         epsilon = self.epsilon * _find_scale(samples[0], samples[1:], mass)
         losses, slopes = torch.zeros_like(epsilon), torch.zeros_like(samples)
         # Inside y, a constant, it makes 0 of equal samples; inside the draws it cancels if debiased.
@@ -68,7 +74,8 @@ class WeightedSinkhorn(PairwiseLoss):
         for s, cost, plan in zip(alone, costs, plans, strict=True):
             factor = -0.5 / draws if s else -0.5
             losses += factor * cost
-            slopes[s] += 2 * factor * _pull(samples[s], samples[s], plan)
+            if s:  # y is given
+                slopes[s] += 2 * factor * _pull(samples[s], samples[s], plan)
         lefts, rights, factors = zip(*pairings(draws, self.debiased), strict=True)
         costs, plans = self._transport(samples[list(lefts)], samples[list(rights)], mass, epsilon)
         for left, right, factor, cost, plan in zip(lefts, rights, factors, costs, plans, strict=True):
@@ -85,21 +92,25 @@ class WeightedSinkhorn(PairwiseLoss):
         f = _finite(cost.amin(2))
         g = _finite((cost - f[:, :, None]).amin(1))
         for heat in _list_heats(cost):
-            kernel = torch.exp((f[:, :, None] + g[:, None] - cost) / heat)
+            kernel = torch.add(f[:, :, None], g[:, None]).sub_(cost)
+            kernel = (kernel if heat == 1 else kernel.div_(heat)).exp_()
             u, v = torch.ones_like(mass), torch.ones_like(mass)
-            for turn in range(TURNS if heat > 1 else max(4 * TURNS, mass.shape[1] // 2)):
+            turns = TURNS if heat > 1 else max(4 * TURNS, mass.shape[1] // 2)
+            for turn in range(turns):
                 to_rows = _multiply(mass * v, kernel.mT)
-                # The columns are right after each turn, so that the rows tell how far it is from done.
-                done = (mass * (u * to_rows - 1).abs()).sum(1) < self.tolerance
-                if turn % LOOK_EVERY == 0 and bool(done.all()):
-                    break
+                if turn % LOOK_EVERY == 0 or turn == turns - 1:
+                    # The columns are right after each turn, so that the rows tell how far it is from done.
+                    done = (mass * (u * to_rows - 1).abs()).sum(1) < self.tolerance
+                    if bool(done.all()):
+                        break
                 u = _invert(to_rows)
                 v = _invert(_multiply(mass * u, kernel))
             f, g = f + heat * u.log(), g + heat * v.log()
         plan = kernel.mul_((mass * u)[:, :, None]).mul_((mass * v)[:, None])
         left = (~done).nonzero()[:, 0]
         if len(left):
-            plan[left], more_f, more_g = self._finish(plan[left], mass[left])
+            found = self._finish(plan[left].double(), mass[left].double())
+            plan[left], more_f, more_g = (part.to(plan) for part in found)
             f[left] += more_f
             g[left] += more_g
         dual = epsilon * ((mass * (f + g)).sum(1) + 1 - plan.sum((1, 2)))
@@ -148,7 +159,7 @@ class WeightedSinkhorn(PairwiseLoss):
     def _transport_within(self, a: Tensor, mass: Tensor, epsilon: Tensor) -> tuple[Tensor, Tensor]:
         """The same from a sample to itself, where u = v: the geometric mean of two turns converges fast."""
         samples, a, mass, epsilon = len(a), a.flatten(0, 1), mass.repeat(len(a), 1), epsilon.repeat(len(a))
-        kernel = torch.exp(-_distances(a, a, mass, epsilon))
+        kernel = _distances(a, a, mass, epsilon).neg_().exp_()
         u = torch.ones_like(mass)
         for _ in range(
             MOST_STEPS
@@ -194,7 +205,9 @@ def _distances(a: Tensor, b: Tensor, mass: Tensor, epsilon: Tensor) -> Tensor:
         squares = torch.baddbmm(lengths, a, b.mT, alpha=-2).clamp_(min=0)
     squares /= epsilon[:, None, None]
     absent = mass == 0
-    return squares.masked_fill_(absent[:, :, None] | absent[:, None], torch.inf)
+    if bool(absent.any()):
+        squares.masked_fill_(absent[:, :, None] | absent[:, None], torch.inf)
+    return squares
 
 
 def _finite(values: Tensor, instead: float = 0.0) -> Tensor:

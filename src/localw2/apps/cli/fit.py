@@ -136,7 +136,13 @@ def fit(
     note(f"reading {'standard input' if data == '-' else data}")
     import pandas as pd
 
-    from localw2.apps.cli.model_files import drop_incomplete, parse_delta, read_outputs, save_model
+    from localw2.apps.cli.model_files import (
+        drop_incomplete,
+        find_known,
+        parse_delta,
+        read_outputs,
+        save_model,
+    )
     from localw2.apps.tables.tables import read_table, write_table
 
     table = read_table(data, decimal)
@@ -219,8 +225,11 @@ def fit(
     if len(held):
         found["held_out_file"] = f"{out}.held-out.csv"
         try:
-            rest = y.iloc[held] if labels else y[held]
-            scores = score_rows(model, X.iloc[held], rest, inputs, targets, seed)
+            judged = held
+            if labels:
+                judged = held[find_known(model.coding_, y.iloc[held], "the held-out part")]
+            rest = y.iloc[judged] if labels else y[judged]
+            scores = score_rows(model, X.iloc[judged], rest, inputs, targets, seed)
         except ValueError as error:  # such as values missing only here; the model itself is fine
             note(f"the held-out rows cannot be scored: {error}")
         else:

@@ -277,6 +277,9 @@ def select_rows(
     others = [] if columns is None else [*columns.categories, *columns.dates, *columns.durations]
     table.features([name for place, name in enumerate(used) if place not in others], numeric=True)
     y = read_outputs(table, outputs, coding) if observed else None
+    if coding is not None and y is not None:
+        known = find_known(coding, y, table.source)
+        table, y = replace(table, frame=table.frame[known]), y[known]
     fitted = getattr(model.estimator, "feature_names_in_", None)
     if fitted is None or not hasattr(model.estimator, "columns_"):  # arrays, or a model that takes no gaps
         X = table.numbers(inputs, missing=hasattr(model.estimator, "columns_"))
@@ -293,6 +296,22 @@ def read_outputs(table: Table, names: Sequence[str], coding: Any = None) -> Any:
         return found.set_axis(list(coding.names), axis=1)
     y = table.numbers(names)
     return y[:, 0] if len(names) == 1 else y
+
+
+def find_known(coding: Any, y: Any, source: str) -> Array:
+    """The rows (N,) whose classes the fit has seen, with a note on the others: they cannot be scored."""
+    unknown: Array = coding.find_unknown(y)
+    if unknown.any():
+        note(
+            f"{unknown.sum()} of {len(y)} rows of {source} have a class that the fit has not seen and are "
+            "left out, which flatters the scores."
+        )
+    if unknown.all():
+        raise ValueError(
+            f"no row of {source} has classes that the fit has seen. Is it another table, or has nearly every "
+            "row a class of its own?"
+        )
+    return ~unknown
 
 
 def drop_incomplete(table: Table, names: Sequence[str]) -> Table:

@@ -11,6 +11,7 @@ weigh alike in distances between rows, whatever their units and frequencies.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -90,7 +91,7 @@ class OutputCoding:
             place = {_label(word): k for k, word in enumerate(words)}
             labels = [_label(value) for value in columns[j]]
             if unknown := sorted(set(labels) - place.keys()):
-                count = sum(label not in place for label in labels)
+                count = sum(label in unknown for label in labels)
                 raise ValueError(
                     f"{self.names[j]!r} has {unknown[0][:_NAMED]!r}, which is not among the classes of the "
                     f"fit: {_short(tuple(place))}. Leave such rows out ({count} of {len(labels)}), or fit "
@@ -102,6 +103,14 @@ class OutputCoding:
             np.stack(numbers, 1) if numbers else np.empty((n, 0)),
             np.stack(codes, 1) if codes else np.empty((n, 0), np.int64),
         )
+
+    def find_unknown(self, Y: Any) -> Array:
+        """Which rows (N,) of a frame of outputs have a class that the fit has not seen."""
+        found = np.zeros(len(Y), bool)
+        for j, words in self.classes.items():
+            known = set(map(_label, words))
+            found |= np.array([_label(value) not in known for value in Y.iloc[:, j]], dtype=bool)
+        return found
 
     def embed(self, numbers: Array, codes: Array) -> Array:
         """The points (..., D): numbers in their SDs, and a vertex for each category."""
@@ -222,6 +231,12 @@ def _classify(column: Any, name: str) -> tuple[tuple[Any, ...], Array]:
             f"{name[:_NAMED]!r} has {len(words)} {'class' if len(words) == 1 else 'classes'}; a categorical "
             f"target can have 2 to {MOST_CLASSES}."
             + (" Merge rare ones into one class." if len(words) > MOST_CLASSES else "")
+        )
+    if len(words) > len(values) / 3:
+        warnings.warn(
+            f"{name[:_NAMED]!r} has {len(words)} classes in {len(values)} rows: with fewer than three rows "
+            "of a class there is little to learn.",
+            stacklevel=4,
         )
     if len({_label(word) for word in words}) < len(words):
         raise ValueError(f"{name[:_NAMED]!r} has classes that read alike, such as 1 and '1'. Rename one.")
