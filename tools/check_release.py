@@ -1,4 +1,4 @@
-"""Do tag, version, changelog and citation name the same release? ``python tools/check_release.py v0.2.0``.
+"""Do tag, version, changelog and citation name the same release? ``python tools/check_release.py TAG``.
 
 Without a tag, only the other three are compared. The release workflow runs this first.
 """

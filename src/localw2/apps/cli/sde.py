@@ -206,8 +206,8 @@ def fit_sde(
         as_json,
     )
     parts = {"drift": drift, "diffusion": diffusion, "jumps": jumps}
-    own = [name for name, part in parts.items() if part is not None and ".py" in part]
-    page = ["localw2", "report", out, data, *repeat_flags(context, *own, "decimal")]
+    flags = [name for name, part in parts.items() if part is not None and ".py" in part]
+    page = ["localw2", "report", out, data, *repeat_flags(context, *flags, "decimal")]
     name_next({"see the fit beside the paths, on a page": page}, as_json)
 
 
