@@ -297,6 +297,7 @@ class TestFitting:
         """Decays are learned at once: far fewer epochs are taken than there may be; also if it is killed."""
         Y, t, _ = decays(60)
         monkeypatch.setattr(ode, "TOTAL_STEPS", 120)
+        monkeypatch.setattr(ode, "PATIENCE", 6)
         settings = {"width": 20, "depth": 1, "batch_trajectories": 30, "random_state": 0}
         model = LocalW2ODE(**settings)
         seen = watch_trajectories(monkeypatch)

@@ -58,7 +58,7 @@ SAMPLED_TRAJECTORIES = 4096
 BATCH_TRAJECTORIES, TOTAL_STEPS, FEWEST_EPOCHS = 64, 600, 30
 # How often held-out trajectories are scored, and for how long a network settles, as parts of all epochs; and
 # the scores without improvement after which it does.
-SCORED, SETTLE, PATIENCE = 1 / 30, 0.5, 6
+SCORED, SETTLE, PATIENCE = 1 / 30, 0.5, 10
 # Rows per ball between which debiased W2 of several values by exact assignment is both right and fast.
 ASSIGNED_ROWS = (20, 150)
 
