@@ -223,6 +223,15 @@ def test_dynamics():
         assert found("printed", 0.1, sigma, of="y") > 1.5 * found("printed", 0.2, sigma, of="y")
         assert found("printed", 0.1, sigma, of="g") > found("printed", 0.2, sigma, of="g")
 
+        # More epochs are the cure, and then the error in yhat grows with a.
+        after = found.found["printed-long", 0.1, sigma]
+        before = found.found["printed", 0.1, sigma][: len(after)]
+        for of in ("y", "g"):
+            assert np.mean([fit[of] for fit in after]) < 0.6 * np.mean([fit[of] for fit in before])
+        long = found("printed-long", 0.1, sigma, of="y")
+        assert found("printed", 0.0, sigma, of="y") < long < found("printed", 0.2, sigma, of="y")
+        assert found("printed", 0.2, sigma, of="y") < found("printed", 0.3, sigma, of="y")
+
     def line(model, place):
         return np.mean([fit["line_sd"] for fit in found.found[model, *place]], axis=0)
 
