@@ -170,7 +170,7 @@ def score_table(package: str, item: str, target: str, seed: int, law: Any) -> di
             clone(prepared), HistGradientBoostingClassifier(early_stopping=True, random_state=seed)
         ),
     }
-    found = {}
+    found: dict[str, tuple[float, ...]] = {}
     for name, model in peers.items():
         start = time.process_time()
         model.fit(X.iloc[train], table[target].iloc[train])

@@ -170,3 +170,18 @@ def test_misuse_is_named(fitted):
     with pytest.warns(UserWarning, match="components leave"):
         model.fit(rng.normal(size=(60, 1)), rng.normal(size=(60, 10)))
     assert model.left_out_ > 0.5
+
+
+def test_curves_at_points_of_their_own_are_drawn_and_odd_ones_named():
+    rng = np.random.default_rng(5)
+    x = rng.uniform(size=(60, 1))
+    points = [rng.uniform(0, 1, rng.integers(1, 6)) for _ in x]  # unsorted, some have one point
+    values = [np.sin(3 * t) + shift + rng.normal(0, 0.1, len(t)) for t, shift in zip(points, x, strict=True)]
+    model = LocalW2FieldRegressor(random_state=0).fit(x, values, points)
+    draws = model.sample(x[:3], 40, random_state=0)
+    assert draws.shape == (40, 3, 50)
+    np.testing.assert_allclose(draws.mean(0), model.predict(x[:3]), atol=0.3)
+    with pytest.raises(ValueError, match="curve 0"):
+        LocalW2FieldRegressor().fit(x, [np.empty(0), *values[1:]], points)
+    with pytest.raises(ValueError, match="points="):
+        LocalW2FieldRegressor().fit(x, values)

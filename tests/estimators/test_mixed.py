@@ -1,16 +1,39 @@
 """Numbers and categories together: their coding, the joint law, probabilities, judging, files."""
 
+import warnings
 from itertools import pairwise
 
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import mixed
-from localw2 import LocalW2MixedRegressor, LocalW2Regressor, Network, load
+from localw2 import LocalW2MixedRegressor, LocalW2Regressor, Network, SeenRowsWarning, load
+from localw2.estimators.mixed.class_model import ClassModel
 from localw2.estimators.mixed.coding import OutputCoding
+from localw2.estimators.mixed.judging import judge_classes
+from localw2.estimators.mixed.views import NumberOutputs
 from localw2.metrics import brier_score, calibration_error, energy_score, log_loss
 from localw2.storage.model_file import Stored, read, write
+
+# Nothing else is excepted from scikit-learn's checks; a name here needs a reason.
+EXCEPTIONS = {
+    "check_sample_weight_equivalence_on_dense_data": "a table with copies has other folds, draws and balls",
+}
+
+
+@parametrize_with_checks(
+    [
+        LocalW2MixedRegressor("balls", base=None, random_state=0),
+        LocalW2MixedRegressor("balls", categorical=[0], random_state=0),
+    ],
+    expected_failed_checks=lambda _: EXCEPTIONS,
+)
+def test_scikit_learn_contract(estimator, check):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # labels of which every row has its own
+        check(estimator)
 
 
 @pytest.fixture(scope="module")
@@ -158,3 +181,88 @@ def test_misuse_is_named(fitted, rows):
         LocalW2Regressor().fit(x, Y)
     with pytest.raises(ValueError, match="columns"):
         fitted.encode_outputs(Y[["soil"]])
+    with pytest.raises(AttributeError, match="predict_proba"):
+        LocalW2MixedRegressor("balls", base=None, random_state=0).fit(
+            x[:50], Y[["depth"]][:50]
+        ).predict_proba(x)
+
+
+def test_whole_weights_are_copies_in_every_exact_part(rows):
+    """The coding and the smooth probabilities; whole fits have other folds and draws."""
+    x, Y = (part[:200] for part in rows)
+    counts = np.random.default_rng(10).integers(1, 4, 200)
+    copies = np.repeat(np.arange(200), counts)
+    ours, numbers, codes = OutputCoding.learn(Y, weights=counts.astype(float))
+    theirs, _, _ = OutputCoding.learn(Y.iloc[copies])
+    np.testing.assert_allclose(ours.scales, theirs.scales)
+    np.testing.assert_allclose(ours.costs, theirs.costs)
+    # One fold only tells the degree, so that both learn the same one here from the same rows.
+    p = ClassModel.learn(x, codes[:, 1], 4, 0, counts.astype(float)).predict(x)
+    equal = ClassModel.learn(x, codes[:, 1], 4, 0).predict(x)
+    doubled = ClassModel.learn(x, codes[:, 1], 4, 0, np.full(200, 2.0)).predict(x)
+    np.testing.assert_allclose(doubled, equal, atol=1e-6)
+    assert np.abs(p - equal).max() > 0.01
+    assert numbers.shape == (200, 2)
+
+
+def test_weights_of_rows_shape_the_law(rows):
+    x, Y = (part[:400] for part in rows)
+    peat = (Y["soil"] == "peat").to_numpy()
+    heavy = LocalW2MixedRegressor("balls", random_state=0).fit(x, Y, np.where(peat, 20.0, 1.0))
+    share = np.average(peat, weights=np.where(peat, 20.0, 1.0))
+    assert heavy.predict_proba(x)["soil"][:, 2].mean() == pytest.approx(share, abs=0.08)
+    drawn = heavy.sample(x, 20, random_state=0)
+    assert (drawn["soil"] == "peat").mean() == pytest.approx(share, abs=0.08)
+    zero = LocalW2MixedRegressor("balls", random_state=0).fit(x, Y, np.where(peat, 0.0, 1.0))
+    assert set(zero.classes_["soil"]) == {"clay", "loam", "sand"}
+    kept = LocalW2MixedRegressor("balls", random_state=0).fit(x[~peat], Y[~peat])
+    pd.testing.assert_frame_equal(zero.sample(x, 2, random_state=0), kept.sample(x, 2, random_state=0))
+    plain = LocalW2MixedRegressor("balls", random_state=0).fit(x, Y)
+    equal = LocalW2MixedRegressor("balls", random_state=0).fit(x, Y, np.full(400, 3.0))
+    np.testing.assert_allclose(plain.predict_proba(x)["soil"], equal.predict_proba(x)["soil"], atol=1e-6)
+
+
+def test_training_rows_are_told_of(fitted, rows):
+    x, Y = (part[:200] for part in rows)
+    with pytest.warns(SeenRowsWarning, match="training rows"):
+        fitted.diagnose(x, Y)
+    with pytest.warns(SeenRowsWarning):
+        fitted.conditional_test(x, Y, n_permutations=19, random_state=0)
+
+
+def test_the_test_of_probabilities_has_its_level_and_power():
+    rng = np.random.default_rng(11)
+    coding = OutputCoding(("kind",), {0: ("a", "b", "c")}, np.empty(0), np.ones(1), True, True)
+    p = rng.dirichlet([1, 2, 3], 400)
+    levels = np.cumsum(p, 1)[:, :-1]
+    right = []
+    for _ in range(60):
+        codes = (rng.random((400, 1)) >= levels).sum(1)[:, None]
+        right.append(judge_classes(coding, codes, [p])["kind"]["pvalue"])
+    assert np.mean(np.array(right) <= 0.05) <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 60)
+    sharp = p**2 / (p**2).sum(1, keepdims=True)  # too sure
+    found = judge_classes(coding, codes, [sharp])["kind"]
+    assert found["pvalue"] <= 0.01
+    assert found["calibration_error"] > 2 * found["chance"]
+
+
+def test_numbers_are_seen_as_those_of_a_regressor(fitted):
+    x = mixed.draw_inputs(30, np.random.default_rng(12))
+    view, laws = NumberOutputs(fitted), fitted.predict_distribution(x)
+    assert view.names == ["depth", "yield"]
+    mean, std = view.predict(x, return_std=True)
+    np.testing.assert_allclose(mean[:, 1], laws["yield"].mean())
+    np.testing.assert_allclose(std[:, 1], laws["yield"].std())
+    np.testing.assert_allclose(view.predict_quantiles(x, [0.25])[0, :, 0], laws["depth"].ppf(0.25))
+    lower, upper = view.predict_interval(x, 0.8)
+    np.testing.assert_allclose(upper[:, 0], laws["depth"].ppf(0.9))
+    assert (lower < upper).all()
+
+
+def test_no_class_that_was_seen_is_impossible(rows):
+    x, Y = (part[:300] for part in rows)
+    kind = Y["soil"].where(np.arange(300) != 5, "rare")
+    model = LocalW2MixedRegressor("balls", random_state=0).fit(x, kind)
+    p = model.predict_proba(x)
+    assert p.min() > 0
+    np.testing.assert_allclose(p.sum(1), 1)

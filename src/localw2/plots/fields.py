@@ -48,8 +48,9 @@ def curves(
     observed = _observed_lines(data, grid, 1)
     for j, (places, values) in enumerate(observed[:MOST_LINES]):
         ax.plot(places, values[:, 0], color=DATA, lw=0.7, alpha=0.6, label=None if j else "data", zorder=1)
-    for (low, high), name in zip(ends, names, strict=True):
-        ax.fill_between(grid, low, high, color=MODEL, alpha=0.2, lw=0, label=as_label(name))
+    for i, ((low, high), name) in enumerate(zip(ends, names, strict=True)):
+        depth = min(0.2 + 0.15 * i, 0.6)  # the legend, too, tells them apart
+        ax.fill_between(grid, low, high, color=MODEL, alpha=depth, lw=0, label=as_label(name))
     if samples is not None:
         for j, line in enumerate(as_array(samples, "samples")):
             ax.plot(grid, line, color=TRUTH, lw=0.8, alpha=0.8, label=None if j else "draws", zorder=4)

@@ -50,9 +50,13 @@ def score_rows(
     """Compute the scores of each target, and the verdict of ``diagnose``; a report gives the same ones."""
     from localw2.estimators import scores
 
-    mixed = hasattr(estimator, "coding_")
-    found = (scores.score_mixed if mixed else scores.score_rows)(estimator, X, y, features, draws, seed)
-    together = {"energy_score": found.energy} if mixed and len(targets) > 1 else {}
+    together: dict[str, Any] = {}
+    found: scores.MixedScores | scores.ScoredRows
+    if hasattr(estimator, "coding_"):
+        found = scores.score_mixed(estimator, X, y, features, draws, seed)
+        together = {"energy_score": found.energy} if len(targets) > 1 else {}
+    else:
+        found = scores.score_rows(estimator, X, y, features, draws, seed)
     return {
         **together,
         "rows": len(X),
@@ -134,7 +138,7 @@ def compare(
     if norm is None and any(isinstance(one, Nearest) for one in balls):
         norm = Weighted.standardised(encode_rows(estimator, rows.X))
     compared = [None if one == math.inf else one for one in balls]
-    options_of_test = {"n_permutations": permutations, "level": level, "random_state": seed}
+    options_of_test: dict[str, Any] = {"n_permutations": permutations, "level": level, "random_state": seed}
     if hasattr(estimator, "conditional_test"):  # categories become points first
         result = estimator.conditional_test(rows.X, rows.y, compared, norm=norm, **options_of_test)
     else:

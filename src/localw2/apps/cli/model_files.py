@@ -278,8 +278,8 @@ def select_rows(
     table.features([name for place, name in enumerate(used) if place not in others], numeric=True)
     y = read_outputs(table, outputs, coding) if observed else None
     if coding is not None and y is not None:
-        known = find_known(coding, y, table.source)
-        table, y = replace(table, frame=table.frame[known]), y[known]
+        scored = find_known(coding, y, table.source)
+        table, y = replace(table, frame=table.frame[scored]), y[scored]
     fitted = getattr(model.estimator, "feature_names_in_", None)
     if fitted is None or not hasattr(model.estimator, "columns_"):  # arrays, or a model that takes no gaps
         X = table.numbers(inputs, missing=hasattr(model.estimator, "columns_"))

@@ -17,7 +17,6 @@ from localw2._validation import Array
 from localw2.apps.explorer.observations import Observations
 from localw2.apps.tables.inputs import Inputs
 from localw2.balls.neighborhoods import Nearest
-from localw2.estimators.mixed.regressor import LocalW2MixedRegressor
 from localw2.estimators.mixed.views import CodedOutputs, PointOutputs
 from localw2.judging.inputs import is_whole
 from localw2.judging.seen_rows import judge_seen
@@ -62,7 +61,7 @@ class Answers:
         feature_names: Sequence[str] | None = None,
         target_names: Sequence[str] | None = None,
     ) -> None:
-        mixed = isinstance(model, LocalW2MixedRegressor)
+        mixed = hasattr(model, "coding_")  # of a LocalW2MixedRegressor
         known = hasattr(model, "predict_quantiles") and not hasattr(model, "predict_band")  # no fields
         if not mixed and (not known or not hasattr(model, "sample")):
             raise ValueError(
@@ -355,7 +354,8 @@ class Answers:
         """Values (n,) of an output so that distances mean something: all classes are equally far apart."""
         if output not in self.classes:
             return values
-        return np.eye(len(self.classes[output]))[values.astype(int)]
+        corners: Array = np.eye(len(self.classes[output]))[values.astype(int)]
+        return corners
 
     def _columns(self, values: Array) -> Array:
         return values[..., None] if self.is_vector else values

@@ -18,6 +18,7 @@ from localw2.judging.inputs import show_number
 from localw2.judging.seen_rows import judge_seen
 
 if TYPE_CHECKING:
+    from localw2.estimators.mixed.judging import MixedDiagnosis
     from localw2.judging.diagnosis.diagnose import Diagnosis
     from localw2.judging.inputs import Input
 
@@ -83,7 +84,7 @@ def warn_of_training(model: Any, x: Any, y: Any, what: str) -> str:
     )
 
 
-def verdict(diagnosis: Diagnosis) -> str:
+def verdict(diagnosis: Diagnosis | MixedDiagnosis) -> str:
     """The verdict of ``diagnose`` in its words."""
     lines = "".join(f"<p>{as_html(line)}</p>" for line in diagnosis.verdict)
     return f'<div class="verdict{"" if diagnosis.calibrated else " bad"}">{lines}</div>'

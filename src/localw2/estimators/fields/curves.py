@@ -44,11 +44,14 @@ def read_curves(Y: Any, points: Any) -> tuple[list[Array], list[Array]]:
     """Checked measurements and their points, curve by curve."""
     if len(Y) != len(points):
         raise ValueError(f"Y has {len(Y)} curves and points {len(points)}; give the points of every curve.")
-    values = [as_array(one, "Y").ravel() for one in Y]
-    places = [as_array(one, "points").ravel() for one in points]
-    for i, (y, t) in enumerate(zip(values, places, strict=True)):
-        if len(y) != len(t) or not len(y):
-            raise ValueError(f"curve {i} has {len(y)} values at {len(t)} points; give one value for each.")
+    for i, (y, t) in enumerate(zip(Y, points, strict=True)):
+        if np.size(y) != np.size(t) or not np.size(y):
+            raise ValueError(
+                f"curve {i} has {np.size(y)} values at {np.size(t)} points; give one value for each, and "
+                "leave out curves without any."
+            )
+    values = [as_array(one, f"curve {i} of Y").ravel() for i, one in enumerate(Y)]
+    places = [as_array(one, f"curve {i} of points").ravel() for i, one in enumerate(points)]
     if np.ptp(np.concatenate(places)) == 0:
         raise ValueError("all measurements are at one point; then y is a number, for LocalW2Regressor.")
     return values, places

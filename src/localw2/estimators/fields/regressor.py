@@ -182,10 +182,9 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
         seed = settings.draw_seed(random_state)
         scores = self._place(numbers, self.regressor_.sample(numbers, count, random_state=seed % 2**32))
         fields = self.components_.rebuild(scores.reshape(*scores.shape[:2], -1))
-        which = np.random.default_rng([seed, _PURPOSE]).integers(
-            len(self.components_.remainders), size=fields.shape[:2]
-        )
-        return self._shaped(fields + self._remainders[which])
+        rest = self._remainders
+        which = np.random.default_rng([seed, _PURPOSE]).integers(len(rest), size=fields.shape[:2])
+        return self._shaped(fields + rest[which])
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """The mean field at each row, rows first, and with ``return_std`` its standard deviation."""
@@ -353,6 +352,11 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
         return estimator
 
     def _read_fields(self, Y: Any) -> tuple[Array, tuple[int, ...]]:
+        if isinstance(Y, list | tuple) and len({np.size(one) for one in Y}) > 1:
+            raise ValueError(
+                "the fields in Y have different sizes. Curves that are measured at points of their own need "
+                "points=[...], their places."
+            )
         fields = as_array(Y, "Y", missing=True)
         if fields.ndim < 2 or fields[0].size < 2:
             raise ValueError(f"Y has shape {fields.shape}; expected (N, G) or (N, H, W): a field a row.")

@@ -138,8 +138,10 @@ class OutputCoding:
         """The columns of Y by name, categories as they were given, for a frame."""
         found: dict[int, Array] = {j: numbers[..., k].ravel() for k, j in enumerate(self.numeric)}
         for k, (j, words) in enumerate(self.classes.items()):
-            choices = np.empty(len(words), dtype=object)
-            choices[:] = words
+            plain = all(type(word) is bool for word in words) or all(
+                type(word) in (int, float) for word in words
+            )
+            choices = np.array(words, dtype=None if plain else object)
             found[j] = choices[codes[..., k].ravel()]
         return {name: found[j] for j, name in enumerate(self.names)}
 
@@ -173,6 +175,10 @@ def _columns(Y: Any) -> tuple[list[Any], tuple[str, ...], bool, bool]:
     if hasattr(Y, "iloc"):  # a series
         return [Y], (str(Y.name) if Y.name is not None else "y",), True, True
     array = np.asarray(Y)
+    if array.dtype.kind == "c":
+        raise ValueError(
+            "Complex data not supported: give the real and the imaginary part as two columns of Y."
+        )
     if array.ndim not in (1, 2) or array.size == 0:
         raise ValueError(f"Y has shape {array.shape}; expected (N,) or (N, d), or a frame.")
     if array.ndim == 1:

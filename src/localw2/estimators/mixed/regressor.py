@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils import Tags
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from localw2._validation import Array, check_count, check_flag
@@ -31,7 +32,16 @@ from localw2.models.sampler import encode_rows
 from localw2.storage.model_file import Stored
 
 _PARTS = ("balls", "numbers", "network")
+FEWEST_ROWS = 5
 _SCORED = 100  # draws that a score takes
+
+
+def _has_classes(model: Any) -> bool:
+    """Whether there are probabilities of classes, as far as is known before a fit."""
+    coding = getattr(model, "coding_", None)
+    if coding is None or coding.classes:
+        return True
+    raise AttributeError("no column of Y is categorical; name labels that are numbers by categorical=[...].")
 
 
 @final
@@ -111,22 +121,24 @@ class LocalW2MixedRegressor(Tabled, stored_values.Storable, BaseEstimator):  # t
         tags.input_tags.categorical = True
         return tags
 
-    def fit(self, X: Any, Y: Any, sample_weight: Any = None) -> Self:
-        """Learn from rows X (N, p) and outputs Y: a frame, a series, or an array (N,) or (N, d).
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Learn from rows X (N, p) and outputs y: a frame, a series, or an array (N,) or (N, d).
 
         ``sample_weight`` (N,) >= 0 says how much a row counts relative to others, as in ``LocalW2Regressor``:
         only ratios matter, and a row of weight 0 is as if it were not there.
         """
         settings.check_jobs(self.n_jobs)
-        Y, weights = cells.as_pandas(Y), None
+        if y is None:
+            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
+        Y, weights = cells.as_pandas(y), None
         if sample_weight is not None:
             X, Y, _, weights = settings.weigh_rows(X, Y, sample_weight)
         coding, numbers, codes = OutputCoding.learn(Y, self.categorical, weights)
         target = np.column_stack([numbers, codes]) if numbers.shape[1] else codes.astype(np.float64)
         reader = LocalW2Regressor()
         x, _, columns = read_table(reader, X, target[:, 0] if target.shape[1] == 1 else target)
-        if len(x) < 20:
-            raise ValueError(f"there are {len(x)} rows; at least 20 are needed to hold some out.")
+        if len(x) < FEWEST_ROWS:
+            raise ValueError(f"there are {len(x)} rows; at least {FEWEST_ROWS} are needed to hold some out.")
         rows = columns.expand(x)
         points = coding.embed(numbers, codes)
         center, scale = rows.mean(0), rows.std(0)
@@ -182,16 +194,14 @@ class LocalW2MixedRegressor(Tabled, stored_values.Storable, BaseEstimator):  # t
             return found[0] if self.coding_.single else np.stack([one.astype(object) for one in found], 1)
         return self.coding_.as_array(numbers, codes)
 
+    @available_if(_has_classes)  # type: ignore[untyped-decorator]  # scikit-learn has no types
     def predict_proba(self, X: Any) -> Any:
         """The probabilities (N, K) of the classes of each categorical column, by its name.
 
         If Y is one categorical column, the array alone, as classifiers return it.
         """
-        found = self.law_.column_probabilities(self.standardise(X))
-        if not found:
-            raise ValueError(
-                "no column of Y is categorical; name labels that are numbers by categorical=[...]."
-            )
+        x = self.standardise(X)
+        found = self.law_.column_probabilities(x)
         if self.coding_.single:
             return found[0]
         return dict(zip(self.class_names, found, strict=True))
@@ -216,9 +226,9 @@ class LocalW2MixedRegressor(Tabled, stored_values.Storable, BaseEstimator):  # t
         every: dict[str, DrawsDistribution | CategoricalDistribution] = {**numeric, **classes}
         return {name: every[name] for name in self.coding_.names}
 
-    def score(self, X: Any, Y: Any) -> float:
+    def score(self, X: Any, y: Any) -> float:
         """Minus the mean energy score of all outputs together, as points; larger is better."""
-        return -float(self.energy_scores(X, Y).mean())
+        return -float(self.energy_scores(X, y).mean())
 
     def energy_scores(self, X: Any, Y: Any, n_samples: int = _SCORED, random_state: Any = 0) -> Array:
         """The energy score (N,) of each row: numbers in SDs, a mismatch at its cost; lower is better."""
@@ -261,7 +271,8 @@ class LocalW2MixedRegressor(Tabled, stored_values.Storable, BaseEstimator):  # t
 
     def standardise(self, X: Any) -> Array:
         """The rows of a table as the law takes them: finite numbers (N, p), in standard deviations."""
-        found: Array = (self.columns_.expand(self.encode(X)) - self._center) / self._scale
+        rows = self.encode(X)
+        found: Array = (self.columns_.expand(rows) - self._center) / self._scale
         return found
 
     @property
