@@ -44,8 +44,7 @@ def mark(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: lis
     if found is None:
         logging.getLogger(__name__).warning("%s is neither stable nor provisional in %s", name, PAGE.name)
         return
-    head = [f".. rst-class:: stability {found}", "", f":doc:`{found} </reference/stability>`", ""]
-    lines[:0] = head
+    lines[:0] = [f".. container:: stability {found}", "", f"   :doc:`{found} </reference/stability>`", ""]
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
