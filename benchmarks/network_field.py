@@ -7,9 +7,10 @@ from initial states that vary (SD .1), 250 trajectories at 41 times of 2 states 
 mean trajectory and of the SD over trajectories at each time, as ratios of norms over times and states,
 against 4000 new trajectories; the simulated ones start from the same states. "known" are the errors of the
 true equation with the parameters of the 250 training trajectories: what chance leaves to a fit that knows
-both; "apart" are the errors of the fit against that, which the luck of the training set does not touch. Growth: the seconds of one epoch of Lotka-Volterra, from 100 to 2000 trajectories, as an exponent, over
-the first 32 steps of training. Noise: the same pendulums with additive errors of SD .1, which are learned
-beside the field. ``--first`` is the first seed, for fresh training sets.
+both; "apart" are the errors of the fit against that, which the luck of the training set does not touch.
+Growth: the seconds of one epoch of Lotka-Volterra, from 100 to 2000 trajectories, as an exponent, over the
+first 32 steps of training. Noise: the same pendulums with additive errors of SD .1, which are learned beside
+the field. ``--first`` is the first seed, for fresh training sets.
 """
 
 from __future__ import annotations
