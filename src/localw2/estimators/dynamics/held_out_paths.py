@@ -71,6 +71,8 @@ class HeldOutScore:
         assert isinstance(model, ObservedPaths)
         generator.manual_seed(self.seed)
         try:
-            return float(self.objective(model.simulate_as_trained(self.inputs, DRAWS, generator)))
+            drawn = model.simulate_as_trained(self.inputs, DRAWS, generator)
         except SolverError:
             return WORST
+        # Equal steps may also run away without a word.
+        return min(float(self.objective(drawn)), WORST) if bool(drawn.isfinite().all()) else WORST
