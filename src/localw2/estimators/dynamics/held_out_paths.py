@@ -74,5 +74,7 @@ class HeldOutScore:
             drawn = model.simulate_as_trained(self.inputs, DRAWS, generator)
         except SolverError:
             return WORST
-        # Equal steps may also run away without a word.
-        return min(float(self.objective(drawn)), WORST) if bool(drawn.isfinite().all()) else WORST
+        if not bool(drawn.isfinite().all()):  # equal steps may also run away without a word
+            return WORST
+        score = float(self.objective(drawn))
+        return score if abs(score) < WORST else WORST  # also if it is not a number
