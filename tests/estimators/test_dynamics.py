@@ -354,11 +354,12 @@ class TestFitting:
 
     def test_a_model_that_explodes_has_the_worst_score(self):
         field = FunctionField(lambda t, y, k: k * y**2, {"k": Shared(50.0)})
-        paths = ObservedPaths(RandomODE(field, torch.zeros(1)), 1)
         x = torch.tensor([[0.0, 1.0, 1.0], [1.0, 1.0, 1.0]])
         alone = Neighborhoods.singletons(2)
         score = HeldOutScore(x, Objective(torch.zeros(2, 1), alone, EnergyScore()), 0)
-        assert score(paths, torch.Generator()) == WORST
+        for equal in (False, True):
+            paths = ObservedPaths(RandomODE(field, torch.zeros(1)), 1, equal_steps=equal)
+            assert score(paths, torch.Generator()) == WORST
 
     def test_networks_in_batches_take_weights_gaps_and_times_of_their_own(self):
         rng = np.random.default_rng(0)

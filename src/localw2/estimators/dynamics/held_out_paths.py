@@ -71,6 +71,10 @@ class HeldOutScore:
         assert isinstance(model, ObservedPaths)
         generator.manual_seed(self.seed)
         try:
-            return float(self.objective(model.simulate_as_trained(self.inputs, DRAWS, generator)))
+            drawn = model.simulate_as_trained(self.inputs, DRAWS, generator)
         except SolverError:
             return WORST
+        if not bool(drawn.isfinite().all()):  # equal steps may also run away without a word
+            return WORST
+        score = float(self.objective(drawn))
+        return score if abs(score) < WORST else WORST  # also if it is not a number
