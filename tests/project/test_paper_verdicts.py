@@ -246,3 +246,8 @@ def test_dynamics():
     assert max(largest.values()) < 0.1
     ratio = found("printed", *main, of="y") / found("true", *main, of="y")
     assert ratio > 3
+    # Fits of the present default do not give a number of epochs.
+    older = any(
+        r["settings"]["epochs"] is not None for r in read("dynamics") if r["settings"]["model"] == "ours"
+    )
+    assert ("the default before the present one" in verdicts.EXPERIMENTS[-1].remarks) == older
