@@ -26,7 +26,7 @@ import uvicorn  # noqa: E402
 from playwright.sync_api import expect, sync_playwright  # noqa: E402
 from sklearn.linear_model import Ridge  # noqa: E402
 
-from localw2 import LocalW2Regressor, Network, load  # noqa: E402
+from localw2 import LocalW2MixedRegressor, LocalW2Regressor, Network, load  # noqa: E402
 from localw2.apps.explorer import create_app  # noqa: E402
 from localw2.apps.explorer.server import listen, make_config  # noqa: E402
 from localw2.apps.tables.tables import write_table  # noqa: E402
@@ -139,6 +139,28 @@ def test_tags_in_names_stay_text(browser):
         assert opened.locator("svg a").count() == 0
         assert link in opened.locator("#density").text_content()
         assert link in opened.locator("#bands").text_content()
+
+
+def test_classes_have_bars_and_sweeps_of_probabilities(browser):
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, (80, 1))
+    kind = np.where(x[:, 0] + 0.5 * rng.normal(size=80) > 0, "<i>high</i>", "low")
+    Y = pd.DataFrame({"kind": kind, "size": x[:, 0] + rng.normal(size=80)})
+    fitted = LocalW2MixedRegressor("balls", base=None, random_state=0).fit(x, Y)
+    with serving(create_app(fitted, x, Y)) as url, watched(browser, url) as opened:
+        start(opened, url)
+        p = fitted.predict_proba([[value_of(opened, 0)]])["kind"][0]
+        shown = opened.inner_text("#mean")
+        assert shown.startswith(fitted.classes_["kind"][p.argmax()])
+        assert f"{100 * p.max():.1f}".rstrip("0").rstrip(".") in shown
+        assert opened.locator("#q05").is_hidden()
+        drawn = opened.evaluate("document.getElementById('density').data.map((one) => [one.name, one.x])")
+        np.testing.assert_allclose(dict(drawn)["model"], p)
+        assert "<i>high</i>" in opened.locator("#density").text_content()
+        opened.wait_for_function("document.getElementById('bands').data?.length === 2")
+        opened.select_option("#output", "1")
+        assert opened.locator("#q05").is_visible()
+        opened.wait_for_function("document.getElementById('bands').data?.length === 4")
 
 
 def number(text):

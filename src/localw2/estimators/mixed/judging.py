@@ -110,7 +110,10 @@ class MixedDiagnosis:
                 )
             else:
                 lines.append(f"The probabilities of {name} are calibrated as far as these rows tell: {off}.")
-            gain = 1 - s["log_loss"] / s["base_log_loss"] if s["base_log_loss"] > 0 else 0.0
+            if s["base_log_loss"] == 0:
+                lines.append(f"All of these rows have the same {name}, so they tell little of it.")
+                continue
+            gain = 1 - s["log_loss"] / s["base_log_loss"]
             side = "lower" if gain >= 0 else "higher"
             lines.append(f"Its log loss is {100 * abs(gain):.0f} % {side} than that of its shares alone.")
         return lines
