@@ -13,7 +13,7 @@ from localw2.apps.cli.config import keep_settings, settings_path
 from localw2.apps.cli.fit import split_rows
 from localw2.apps.cli.options import Json, Seed
 from localw2.apps.cli.outputs import is_settings_file
-from localw2.apps.cli.running import name_next, note, print_result, report_errors, show_page
+from localw2.apps.cli.running import can_explore, name_next, note, print_result, report_errors, show_page
 
 if TYPE_CHECKING:
     from localw2._validation import Array
@@ -85,7 +85,8 @@ def demo(
         show_page(folder / _PAGE)
     explore = ["localw2", "explore", path, "--data", folder / _HELD]
     own = ["localw2", "fit", "YOUR.csv", "--target", "COLUMN", "--hold-out", 0.2, "--out", "my.localw2"]
-    name_next({"change a penguin with sliders, in a browser": explore, "learn from your own table": own})
+    first = {"change a penguin with sliders, in a browser": explore} if can_explore() else {}
+    name_next(first | {"learn from your own table": own})
 
 
 def check_folder(folder: Path) -> None:

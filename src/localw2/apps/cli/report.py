@@ -13,7 +13,7 @@ from localw2.apps.cli.config import RECORD, Config, keep_settings, read_record, 
 from localw2.apps.cli.equations import load_function, parse_observe
 from localw2.apps.cli.ode import Field, Observe
 from localw2.apps.cli.outputs import check_outputs
-from localw2.apps.cli.running import name_next, print_result, repeat_flags, report_errors
+from localw2.apps.cli.running import can_explore, name_next, print_result, repeat_flags, report_errors
 from localw2.apps.cli.sde import Diffusion, Drift, Jumps, load_parts
 
 
@@ -90,7 +90,7 @@ def report(
     settings = keep_settings(context, out, found | {"sha256": table.sha256})
     line = f"{out}: {count} {kind} of {table.source}. Open it in a browser."
     print_result({"out": out, "settings": settings} | found, line, as_json)
-    if kind == "rows":
+    if kind == "rows" and can_explore():
         explore = ["localw2", "explore", model, "--data", data]
         explore += repeat_flags(context, "target", "features", "drop_missing", "decimal")
         name_next({"change the inputs with sliders, in a browser": explore}, as_json)

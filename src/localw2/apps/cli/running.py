@@ -17,6 +17,7 @@ import warnings
 import webbrowser
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn, TextIO, TypeVar
 
@@ -180,6 +181,11 @@ def fold(text: str, stream: TextIO, indent: int = 0) -> str:
         return "\n".join(parts)[taken:]
 
     return "\n".join(fold_line(line, indent * (i == 0)) for i, line in enumerate(text.split("\n")))
+
+
+def can_explore() -> bool:
+    """Whether the extra for the explorer is installed, so that it can be suggested."""
+    return all(find_spec(name) is not None for name in ("fastapi", "plotly", "uvicorn"))
 
 
 def show_page(path: Path) -> None:
