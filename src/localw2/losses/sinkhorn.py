@@ -188,7 +188,7 @@ def _find_scale(y: Tensor, yhat: Tensor, mass: Tensor) -> Tensor:
 def _list_heats(cost: Tensor) -> list[float]:
     """Factors of epsilon, the last one 1: a smoother problem is solved quickly, and starts the next one.
 
-    >>> _list_heats(torch.tensor([3.0, 150.0, torch.inf]))
+    >>> _list_heats(torch.tensor([3.0, 600.0, torch.inf]))
     [16.0, 4.0, 1.0]
     """
     largest = float(torch.where(cost.isfinite(), cost, 0.0).max())
