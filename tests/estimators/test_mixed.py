@@ -266,3 +266,15 @@ def test_no_class_that_was_seen_is_impossible(rows):
     p = model.predict_proba(x)
     assert p.min() > 0
     np.testing.assert_allclose(p.sum(1), 1)
+
+
+def test_a_small_table_of_noise_is_left_with_the_shares_of_its_classes() -> None:
+    """Of 60 rows that tell nothing, the log loss of shares exceeds the truth's by about (4 - 1) / (2 * 60)."""
+    excess = []
+    for seed in range(6):
+        rng = np.random.default_rng([20261118, seed])
+        x, classes = rng.uniform(size=(60, 2)), rng.choice(list("abcd"), 60)
+        model = LocalW2MixedRegressor(random_state=seed).fit(x, classes)
+        found = model.predict_proba(rng.uniform(size=(500, 2)))
+        excess.append(float(-np.log(found).mean() - np.log(4)))
+    assert np.mean(excess) < 4 * 3 / 120

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from localw2._validation import Array, average
+from localw2._validation import Array
 from localw2.balls.neighborhoods import Nearest
 from localw2.estimators.mixed.class_model import ClassModel
 from localw2.estimators.mixed.law import MixedLaw, as_points
@@ -24,6 +24,8 @@ SHARES = np.linspace(0, 1, 11)  # of smooth probabilities, that are tried
 MOST_COMBINATIONS = 60  # of categories, up to which there is a smooth model of them
 FEW_COLUMNS = 2  # in which a network is tried
 _HELD, _MOST_HELD, _DRAWS = 0.2, 3000, 50
+FEW = 400  # rows below which every fifth is held out in turn
+SHOWN = 50  # held-out rows that the weight of a network takes at least
 _ROUND, _PURPOSE = 1e-12, 42
 
 
@@ -49,11 +51,26 @@ def learn_mixed(
     """
     n = len(x)
     order = np.random.default_rng([recipe.seed, _PURPOSE]).permutation(n)
-    held, kept = np.split(order, [min(_MOST_HELD, int(_HELD * n))])
-    of_kept, of_held = (None, None) if weights is None else (weights[kept], weights[held])
-    tried = _learn(recipe, x[kept], numbers[kept], codes[kept], of_kept)
-    smooth = _choose_smooth(tried, x[held], codes[held], of_held)
-    weight = _weigh_network(replace(tried, smooth=smooth), x[held], numbers[held], codes[held], of_held)
+    size = min(_MOST_HELD, int(_HELD * n))
+    losses, weight = np.zeros(len(SHARES)), 0.0
+    if size < SHOWN and not recipe.alone:
+        recipe = replace(recipe, network=None)
+    for turn in range(round(1 / _HELD) if n < FEW and codes.shape[1] else 1):
+        held, kept = np.split(np.roll(order, -turn * size), [size])
+        of_kept, of_held = (None, None) if weights is None else (weights[kept], weights[held])
+        # The network, which takes longest, is weighed on the first part alone.
+        tried = _learn(
+            recipe if turn == 0 else replace(recipe, network=None),
+            x[kept],
+            numbers[kept],
+            codes[kept],
+            of_kept,
+        )
+        losses += _score_shares(tried, x[held], codes[held], of_held)
+        if turn == 0:
+            rated = replace(tried, smooth=_least(losses))
+            weight = _weigh_network(rated, x[held], numbers[held], codes[held], of_held)
+    smooth = _least(losses)
     weight = 1.0 if recipe.alone else weight
     network = recipe.network if weight > 0 else None
     found = _learn(replace(recipe, network=network), x, numbers, codes, weights)
@@ -88,19 +105,21 @@ def _learn(recipe: MixedRecipe, x: Array, numbers: Array, codes: Array, weights:
     return MixedLaw(coding, combinations, joint, balls, model, 0.0, center, network)
 
 
-def _choose_smooth(law: MixedLaw, x: Array, codes: Array, weights: Array | None) -> float:
-    """The share of the smooth probabilities with the least log loss on held-out rows."""
+def _score_shares(law: MixedLaw, x: Array, codes: Array, weights: Array | None) -> Array:
+    """The log loss on held-out rows, summed, with each of ``SHARES`` of the smooth probabilities."""
     if law.model is None or not len(x):
-        return 0.0
+        return np.zeros(len(SHARES))
     known = (codes[:, None, :] == law.combinations).all(-1)
     rows = known.any(1)
-    if not rows.any():
-        return 0.0
     place = known[rows].argmax(1)
     each = np.arange(len(place))
     by_balls, smooth = law.probabilities(x[rows])[each, place], law.model.predict(x[rows])[each, place]
-    of_rows = None if weights is None else weights[rows]
-    losses = [-average(np.log((1 - a) * by_balls + a * smooth + _ROUND), of_rows) for a in SHARES]
+    counts = np.ones(len(place)) if weights is None else weights[rows]
+    return np.array([-(counts * np.log((1 - a) * by_balls + a * smooth + _ROUND)).sum() for a in SHARES])
+
+
+def _least(losses: Array) -> float:
+    """The share with the least loss."""
     return float(SHARES[int(np.argmin(losses))])
 
 
