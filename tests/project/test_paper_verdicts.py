@@ -169,11 +169,17 @@ def test_architecture():
 
 
 def test_numbers_quoted_elsewhere():
+    docs = PAPER.parent / "docs"
     found = Means(read("linear"), "method", "reading", "delta", "norm", "rows")
     quoted = verdicts.say(found("printed", "root", 0.1, "hete", 1000, of="s_error"))
-    assert f"its error in s is {quoted} (mean of five data sets" in (
-        PAPER.parent / "docs" / "why.md"
-    ).read_text(encoding="utf-8")
+    text = (docs / "why.md").read_text(encoding="utf-8")
+    assert f"its error in s is {quoted} (mean of five data sets" in text
+    found = Means(read("dynamics"), "model", "a", "sigma")
+    y, g, sd = (found("printed", 0.0, 0.25, of=of) for of in ("y", "g", "sd"))
+    quoted = f"{verdicts.say(y, digits=5)}, {verdicts.say(g, digits=4)} and {100 * sd:.1f} %"
+    assert f"on five other training sets the means are {quoted}" in (docs / "dynamics.md").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_numbers_as_words():
