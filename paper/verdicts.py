@@ -203,8 +203,8 @@ def judge_nonlinear(records: Records) -> Verdicts:
         ),
         "(i) BNN": (
             f"**Reproduces** with torchbnn (error in SD {say(found('BNN', of='std_error'))}: the spread "
-            "grows with x instead of |x|). The paper cites its code, but the list of references is not in "
-            "the source that we have."
+            "grows with x, and not on both sides of 0). The paper cites its code, but the list of "
+            "references is not in the source that we have."
         ),
         "(j)": (
             "**Reproduces, but for the order of the first two.** Local W2 and local MMD are far ahead of "
