@@ -97,7 +97,8 @@ def draw(options: Options) -> None:
     floor = found["truth"][0]
     panels.write_tables(
         options.figures / "nonlinear.md",
-        f"Nonlinear example, (j): N = {rows}. Mean +- SD over repeats.",
+        f"Nonlinear example, (j): N = {rows}. Mean +- SD over repeats. The last row leaves 1/N out of the "
+        "variances of mean2+var, as its formula is printed.",
         panels.format_table(_tabulate(found)),
         "A perfect model scores {mean_error_100:.3f} in the mean and {std_error_100:.3f} in the SD by the "
         "100-draw metric; a smaller error is due to chance.".format(**floor),
@@ -137,13 +138,14 @@ def _draw_clouds(records: list[dict[str, Any]], path: Path) -> None:
 
 def _draw_errors(found: dict[str, list[Values]], path: Path, rows: int) -> None:
     """Panel (j): errors of all methods by both metrics, and the noise floor of the first."""
-    fig, axes = panels.make_figure(1, 2, width=4.8, height=4.6)
-    places = np.arange(len(METHODS))[::-1]
+    fig, axes = panels.make_figure(1, 2, width=5.0, height=4.8)
+    methods = [name for name in [*METHODS, SUMMED] if name in found]
+    places = np.arange(len(methods))[::-1]
     for ax, (error, title) in zip(axes[0], ERRORS.items(), strict=True):
         for (metric, label), shift, marker, color in zip(
             METRICS.items(), (0.14, -0.14), ("o", "D"), (OTHER, OURS), strict=True
         ):
-            means, sds = np.array([mean_sd(found[m], error + metric) for m in METHODS]).T
+            means, sds = np.array([mean_sd(found[m], error + metric) for m in methods]).T
             ax.errorbar(
                 means,
                 places + shift,
@@ -158,7 +160,7 @@ def _draw_errors(found: dict[str, list[Values]], path: Path, rows: int) -> None:
         floor = found["truth"][0][error + "_100"]
         ax.axvline(floor, **FLOOR, label="a perfect model, 100 draws")
         panels.set_log_axis(ax.xaxis)
-        ax.set_yticks(places, METHODS)
+        ax.set_yticks(places, methods)
         ax.grid(axis="y", lw=0.3)
         ax.set_xlabel(f"relative {title}")
         panels.label_panel(ax, "j", f"{title}, N = {rows}")

@@ -169,11 +169,17 @@ def test_architecture():
 
 
 def test_numbers_quoted_elsewhere():
+    docs = PAPER.parent / "docs"
     found = Means(read("linear"), "method", "reading", "delta", "norm", "rows")
     quoted = verdicts.say(found("printed", "root", 0.1, "hete", 1000, of="s_error"))
-    assert f"its error in s is {quoted} (mean of five data sets" in (
-        PAPER.parent / "docs" / "why.md"
-    ).read_text(encoding="utf-8")
+    text = (docs / "why.md").read_text(encoding="utf-8")
+    assert f"its error in s is {quoted} (mean of five data sets" in text
+    found = Means(read("dynamics"), "model", "a", "sigma")
+    y, g, sd = (found("printed", 0.0, 0.25, of=of) for of in ("y", "g", "sd"))
+    quoted = f"{verdicts.say(y, digits=5)}, {verdicts.say(g, digits=4)} and {100 * sd:.1f} %"
+    assert f"on five other training sets the means are {quoted}" in (docs / "dynamics.md").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_numbers_as_words():
@@ -251,3 +257,57 @@ def test_dynamics():
         r["settings"]["epochs"] is not None for r in read("dynamics") if r["settings"]["model"] == "ours"
     )
     assert ("the default before the present one" in verdicts.EXPERIMENTS[-1].remarks) == older
+
+
+def test_harder():
+    found = Means(read("harder"), "method", "sd", "half_width")
+    by_sd = [(sd, 0.5) for sd in publication.HARDER_SDS]
+    by_width = [(1.0, a) for a in publication.HARDER_HALF_WIDTHS]
+    for law in (by_sd, by_width):
+        for of in ("mean_error", "std_error", "mean_error_100", "std_error_100"):
+            assert found("printed", *law[-1], of=of) > found("printed", *law[0], of=of)
+    # So do those of a perfect model, and nothing is far above them.
+    for of in ("mean_error_100", "std_error_100"):
+        floors = [found("truth", *law, of=of) for law in by_sd]
+        assert (np.diff(floors) > 0).all()
+        assert found("printed", *by_sd[-1], of=of) < 1.2 * floors[-1]
+    for law in by_sd:
+        assert found("printed", *law, of="mean_error") > 2 * found("ours (default)", *law, of="mean_error")
+    ours = {
+        of: [found("ours (default)", *law, of=of) for law in by_width] for of in ("mean_error", "std_error")
+    }
+    for values in ours.values():
+        assert max(values[:-1]) < 1.3 * values[0]
+        assert values[-1] > max(values[:-1])
+
+
+def test_nonlinear():
+    records = read("nonlinear")
+    seeds = {r["settings"]["seed"] for r in records if r["settings"]["method"] == "BNN"}
+    shown = [r for r in records if r["settings"]["rows"] == 2000 and r["settings"]["seed"] in seeds]
+    found = Means(shown, "method")
+    others = [found(m, of="std_error") for m in nonlinear.NINE if m not in nonlinear.COMPARED]
+    for method in nonlinear.COMPARED:
+        assert found(method, of="std_error") < 0.3 * min(others)
+        for of in ("mean_error", "std_error", "mean_error_100", "std_error_100"):
+            assert found("ours (default)", of=of) < found(method, of=of)
+    for method in ("local MSE", "local mean2+var", "BNN"):
+        assert found(method, of="std_error") > 0.4
+    # Without 1/N the variances have all the weight.
+    assert found(nonlinear.SUMMED, of="std_error") < 1.2 * found("local W2", of="std_error")
+    assert found(nonlinear.SUMMED, of="mean_error") > 2 * found("local W2", of="mean_error")
+    assert found("local MSE", of="mean_error") < 1.2 * found("local W2", of="mean_error")
+    for method in ("global W2", "global MMD"):
+        (fit,) = found.found[method,][:1]
+        assert np.ptp(fit["mean"]) < 1
+        assert found(method, of="std_error") > 2
+    for method in ("global MSE", "global mean2+var"):
+        assert found(method, of="mean_error") < 0.06
+        assert found(method, of="std_error") > 0.8
+    pairs = nonlinear.compare_pairs(records)
+    assert {pair.repeats for pair in pairs.values()} == {publication.COMPARED_REPEATS}
+    # Five data sets put local W2 first by the paper's metric; twenty do not.
+    for of in ("mean_error_100", "std_error_100"):
+        assert found("local W2", of=of) < found("local MMD", of=of)
+    assert all(pair.difference > 0 for pair in pairs.values())
+    assert pairs[1000, "std_error"].p < 0.05 / len(pairs)
