@@ -1,6 +1,6 @@
 """Do tag, version, changelog and citation name the same release? ``python tools/check_release.py TAG``.
 
-Without a tag, only the other three are compared. The release workflow runs this first.
+Without a tag, or with an empty one, only the other three are compared. The release workflow runs this first.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 
-def list_faults(root: Path, tag: str | None = None) -> list[str]:
+def list_faults(root: Path, tag: str = "") -> list[str]:
     """What does not agree, in words; [] if all does."""
     version = _find(root / "src/localw2/__init__.py", r'^__version__ = "(.+)"$')
     released = re.search(
@@ -21,7 +21,7 @@ def list_faults(root: Path, tag: str | None = None) -> list[str]:
     cited = _find(root / "CITATION.cff", r"^version: (.+)$")
     date = _find(root / "CITATION.cff", r"^date-released: (.+)$")
     faults = []
-    if tag is not None and tag != f"v{version}":
+    if tag and tag != f"v{version}":
         faults.append(f"the tag is {tag}, but src/localw2/__init__.py says {version}")
     if cited != version:
         faults.append(f"CITATION.cff says {cited}, but src/localw2/__init__.py says {version}")

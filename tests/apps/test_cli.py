@@ -1426,8 +1426,8 @@ def test_a_full_disk_at_the_end_loses_nothing(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "other"))
     step = training._Run.finish
 
-    def finish(self):
-        step(self)  # the last checkpoint still fits
+    def finish(self, whole=False):
+        step(self, whole)  # the last checkpoint still fits
         fill_disk(monkeypatch, tmp_path / "full", folder)
 
     monkeypatch.setattr(training._Run, "finish", finish)

@@ -288,7 +288,7 @@ def test_snapshots_cannot_be_linked():
         data.pairs()
 
 
-def make_batches(Y, t, size, near=None, weights=None):
+def make_batches(Y, t, size, near=None, weights=None, held_out=None):
     """Batches of singles with the plain loss, and the rows that they are made from."""
     rows = Trajectories.of(Y, t, y0=np.ones(Y.shape[2])).singles()
     rows, windows = rows.take(rows.windows(len(Y), None))
@@ -297,18 +297,26 @@ def make_batches(Y, t, size, near=None, weights=None):
     objective = Objective(
         torch.tensor(rows.target), rows.balls(near, windows), SquaredW2(), sample_weight=of_rows
     )
-    return TrajectoryBatches(rows, windows, near, objective, size, seed=3), rows
+    held_out = np.zeros(len(Y), bool) if held_out is None else held_out
+    return TrajectoryBatches(rows, windows, near, objective, size, 3, held_out), rows
 
 
 class TestBatches:
     def test_an_epoch_shows_every_trajectory_once_and_determines_its_batches(self):
         batches, rows = make_batches(*paths(n=23), size=5)
-        seen = [np.unique(rows.number[part]) for part, _ in batches(0)]
+        seen = [np.unique(rows.number[part]) for part, _ in batches(0, False)]
         assert batches.per_epoch == len(seen) == 5
         assert sorted(np.concatenate(seen)) == list(range(23))
-        again, other = ([part.tolist() for part, _ in batches(epoch)] for epoch in (0, 1))
-        assert again == [part.tolist() for part, _ in batches(0)]
+        again, other = ([part.tolist() for part, _ in batches(epoch, False)] for epoch in (0, 1))
+        assert again == [part.tolist() for part, _ in batches(0, False)]
         assert again != other
+
+    def test_held_out_trajectories_wait_until_the_fit_settles(self):
+        held_out = np.arange(23) % 7 == 0
+        batches, rows = make_batches(*paths(n=23), size=5, held_out=held_out)
+        for settling, expected in ((False, np.flatnonzero(~held_out)), (True, np.arange(23))):
+            seen = [np.unique(rows.number[part]) for part, _ in batches(0, settling)]
+            assert sorted(np.concatenate(seen)) == expected.tolist()
 
     @pytest.mark.parametrize("weighted", [False, True])
     def test_a_batch_of_all_has_the_loss_of_all(self, weighted):
@@ -316,7 +324,7 @@ class TestBatches:
         Y[4, 2] = np.nan
         weights = np.random.default_rng(0).integers(1, 4, 9).astype(float) if weighted else None
         batches, rows = make_batches(Y, t, 9, weights=weights)
-        ((part, objective),) = batches(0)
+        ((part, objective),) = batches(0, False)
         yhat = torch.tensor(np.random.default_rng(1).normal(size=rows.target.shape))
         assert sorted(part.tolist()) == list(range(len(rows.number)))
         torch.testing.assert_close(objective(yhat[part]), batches.objective(yhat))
@@ -325,7 +333,7 @@ class TestBatches:
         Y, t = paths(n=40)
         left = np.arange(40) < 20
         batches, rows = make_batches(Y, t, 8, near=[Near(left, left), Near(~left, ~left)])
-        for part, objective in batches(0):
+        for part, objective in batches(0, False):
             assert len(np.unique(rows.number[part])) <= 8
             for ball in range(objective.hoods.n_balls):
                 members = rows.number[part[objective.hoods.ball(ball)]]

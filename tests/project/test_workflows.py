@@ -43,6 +43,8 @@ def check_command(words):
         extras = set(re.findall(r"\w+", "".join(re.findall(r"\.\[(.+?)\]", " ".join(rest)))))
         assert extras
         assert extras <= set(PROJECT["project"]["optional-dependencies"])
+    elif rest[0].endswith(".py"):
+        assert (ROOT / rest[0]).is_file()
     elif program == "sudo":
         assert rest[0] == "apt-get"
         assert rest[1] in ("update", "install")

@@ -120,7 +120,7 @@ def encode_rows(owner: Any, x: Any) -> Any:
         return x
     columns = getattr(getattr(owner, "law_", None), "columns", None) or getattr(owner, "columns_", None)
     rows = owner.encode(x)
-    return rows if columns is None else columns.expand(rows)
+    return columns.expand(rows) if hasattr(columns, "expand") else rows
 
 
 def as_inputs(owner: Any, x: Any, rows: Array) -> Any:
