@@ -151,7 +151,7 @@ class Training(Exception):
 def stopped(monkeypatch):
     """Run a cell up to its training and return what that would have received."""
 
-    def stop(model, objective, x, config, **_):
+    def stop(model, objective, x, config, *_, **__):
         raise Training(model, objective, x, config)
 
     for module in (network, ode, concrete):
@@ -413,7 +413,8 @@ def test_ode(stopped):
     cells = dynamics.list_cells(FULL)
     printed = [cell for cell in cells if cell["model"] == "printed"]
     first = next(cell for cell in printed if (cell["a"], cell["sigma"]) == (0.3, 0.25))
-    trained = paths, objective, x, _ = stopped(dynamics.run_cell, first)
+    trained = paths, objective, x, config = stopped(dynamics.run_cell, first)
+    assert config.patience is None  # all epochs are trained
     initial = x[:, 2:].unique(dim=0).double()
     near = torch.cdist(initial, initial) <= publication.ODE_DELTA
     # Every time has the balls of the initial states, t = 0 included.
