@@ -269,7 +269,7 @@ def test_no_class_that_was_seen_is_impossible(rows):
 
 
 def test_a_small_table_of_noise_is_left_with_the_shares_of_its_classes() -> None:
-    """Of 60 rows that tell nothing, the log loss of shares exceeds the truth's by about (4 - 1) / (2 * 60)."""
+    """With 60 rows of noise the log loss of the shares exceeds the least one by about (4 - 1) / (2 * 60)."""
     excess = []
     for seed in range(6):
         rng = np.random.default_rng([20261118, seed])

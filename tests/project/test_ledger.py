@@ -102,7 +102,7 @@ class TestStampsOfThePaper:
     def test_figures_are_not_reached_and_helpers_are(self):
         assert "ode_errors" in reach("dynamics").modules
         for name in EXPERIMENTS:
-            assert not {"panels", "publication", "concrete_figures", "dynamics_figures"} & reach(name).modules
+            assert not {"panels", "concrete_figures", "dynamics_figures"} & reach(name).modules
 
     def test_versions_are_those_of_the_packages_that_are_imported(self):
         assert "torchdiffeq" in reach("dynamics").versions()
