@@ -39,7 +39,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-import publication
 from localw2 import (
     MSE,
     FitConfig,
@@ -52,6 +51,16 @@ from localw2 import (
     train,
 )
 from localw2.metrics import mean_error, std_error
+from publication import (
+    CONCRETE_DELTA,
+    CONCRETE_DELTA_0,
+    CONCRETE_DELTAS,
+    CONCRETE_FEWEST,
+    CONCRETE_POINTS,
+    CONCRETE_ROWS,
+    CONCRETE_TRAINING,
+    FIRST_SEED,
+)
 from records import Cell, Options, Values, run_experiment
 
 Array = NDArray[np.float64]
@@ -61,12 +70,11 @@ COLUMNS = (
     "fine_aggregate", "age", "compressive_strength",
 )  # fmt: skip
 INPUTS = ("cement", "fly_ash", "water", "superplasticizer", "coarse_aggregate", "fine_aggregate")
-ROWS, TRAINING_ROWS = 1030, publication.CONCRETE_ROWS
+ROWS, TRAINING_ROWS = 1030, CONCRETE_ROWS
 # Hash of the 1030 x 9 values as little-endian float64, row by row.
 SHA256 = "d0e2d2f0f50277624d7d00b98c4e8b66465e8d5f2f51738500552b8b10a4689b"
-FIRST_SEED = publication.FIRST_SEED
-DELTA, DELTAS, DELTA_0 = publication.CONCRETE_DELTA, publication.CONCRETE_DELTAS, publication.CONCRETE_DELTA_0
-FEWEST, SHOWN, DRAWS = publication.CONCRETE_FEWEST, publication.CONCRETE_POINTS, 50
+DELTA, DELTAS, DELTA_0 = CONCRETE_DELTA, CONCRETE_DELTAS, CONCRETE_DELTA_0
+FEWEST, SHOWN, DRAWS = CONCRETE_FEWEST, CONCRETE_POINTS, 50
 READINGS, READING_DELTAS = ("unit", "root"), (0.0125, 0.05, 0.1, 0.4)  # beside z-scores and the norm itself
 
 
@@ -202,7 +210,7 @@ def measure_moments(samples: list[Array]) -> tuple[Array, Array]:
 
 def list_cells(options: Options, data: str) -> list[Cell]:
     """All (split, model, delta, seed); ``data`` is the hash of the values."""
-    epochs = 100 if options.quick else publication.CONCRETE_TRAINING["max_epochs"]
+    epochs = 100 if options.quick else CONCRETE_TRAINING["max_epochs"]
     deltas = (DELTA, 0.4) if options.quick else DELTAS
     found: list[Cell] = []
     for reading in (None, *READINGS):
@@ -269,7 +277,7 @@ def _draw_strengths(cell: Cell, problem: Problem, rng: np.random.Generator) -> t
 
 def _read_settings(cell: Cell) -> dict[str, Any]:
     """The paper's settings of the network and of its training, with the epochs of the cell."""
-    training = {k: v for k, v in publication.CONCRETE_TRAINING.items() if k != "max_epochs"}
+    training = {k: v for k, v in CONCRETE_TRAINING.items() if k != "max_epochs"}
     return training | {"epochs": cell["epochs"]}
 
 

@@ -37,9 +37,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-import publication
 from localw2 import LocalW2ODE, Neighborhoods
 from localw2.datasets import FourStates
+from publication import (
+    FIRST_SEED,
+    ODE_A,
+    ODE_DELTA,
+    ODE_LINE,
+    ODE_PANELS,
+    ODE_SIGMAS,
+    ODE_TRAINING,
+    ODE_TRAJECTORIES,
+)
 from records import Cell, Options, Values, run_experiment
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
@@ -55,11 +64,11 @@ from ode_errors import (
 
 Array = NDArray[np.float64]
 
-FIRST_SEED, PANELS = publication.FIRST_SEED, publication.ODE_PANELS
-A, SIGMA = publication.ODE_A, publication.ODE_SIGMAS
+PANELS = ODE_PANELS
+A, SIGMA = ODE_A, ODE_SIGMAS
 REFERENCES = ("mean", "true")
-RADIUS = {"printed": publication.ODE_DELTA, "printed-sqrt": publication.ODE_DELTA**0.5}
-Z = np.linspace(*publication.ODE_LINE)
+RADIUS = {"printed": ODE_DELTA, "printed-sqrt": ODE_DELTA**0.5}
+Z = np.linspace(*ODE_LINE)
 LINE = np.stack([1 - Z, 1 + Z, 1 - Z, 1 + Z], axis=1)  # states of the panels (g)-(i)
 LONG_EPOCHS = 1500
 FEWER = 3  # repeats of what is beside the point
@@ -77,8 +86,8 @@ class Simulator:
 def list_cells(options: Options) -> list[Cell]:
     """All (a, sigma, model, seed)."""
     a_grid, sigma_grid = ((0.0, 0.3), (0.25, 0.4)) if options.quick else (A, SIGMA)
-    epochs = publication.ODE_TRAINING["max_epochs"]
-    size: Cell = {"trajectories": publication.ODE_TRAJECTORIES, "epochs": epochs, "draws": 2000}
+    epochs = ODE_TRAINING["max_epochs"]
+    size: Cell = {"trajectories": ODE_TRAJECTORIES, "epochs": epochs, "draws": 2000}
     if options.quick:
         size = {"trajectories": 25, "epochs": 10, "draws": 100}
     found: list[Cell] = []
@@ -143,7 +152,7 @@ def _make_simulator(cell: Cell, truth: FourStates, train: Array, t: Array) -> tu
         return Simulator(partial(_true_paths, truth, seed), partial(_true_field, truth, seed)), {}
     settings: dict[str, Any] = {}
     if name != "ours":
-        settings = {**PRINTED, **publication.ODE_TRAINING, "delta": RADIUS.get(name, publication.ODE_DELTA)}
+        settings = {**PRINTED, **ODE_TRAINING, "delta": RADIUS.get(name, ODE_DELTA)}
     if cell["epochs"] is not None:
         settings["max_epochs"] = cell["epochs"]
     start = time.process_time()

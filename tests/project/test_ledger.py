@@ -104,6 +104,16 @@ class TestStampsOfThePaper:
         for name in EXPERIMENTS:
             assert not {"panels", "concrete_figures", "dynamics_figures"} & reach(name).modules
 
+    @pytest.mark.parametrize(
+        ("name", "own"),
+        [("linear", None), ("nonlinear", None), ("concrete", "CONCRETE"), ("dynamics", "ODE")],
+    )
+    def test_the_papers_settings_of_other_experiments_do_not_count(self, name, own):
+        found = [text for module, text in reach(name).statements if module == "publication"]
+        found = [text for text in found if "ImportFrom" not in text and "FIRST_SEED" not in text]
+        assert bool(found) == (own is not None)
+        assert all(f"{own}_" in text for text in found)
+
     def test_versions_are_those_of_the_packages_that_are_imported(self):
         assert "torchdiffeq" in reach("dynamics").versions()
         assert "torchbnn" in reach("nonlinear").versions()
