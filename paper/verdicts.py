@@ -612,7 +612,6 @@ EXPERIMENTS = (
         "the mean field. The latter has no spread at all and its error is far below 0.1, so panel (j) says "
         "nothing about the learned distribution. The text and the caption of the figure exchange (e) with "
         "(f) and (h) with (i); we follow the caption. As printed means: a constant rate, the last weights "
-        "and no clipping of gradients, as the paper mentions no other. **Fits of LocalW2ODE() are of the "
-        "default before the present one.**",
+        "and no clipping of gradients, as the paper mentions no other.",
     ),
 )
