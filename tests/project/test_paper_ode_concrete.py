@@ -189,10 +189,11 @@ def test_the_mse_network_has_no_spread_and_learns(table):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(200, 2))
     y = np.tanh(x[:, 0])
-    early, late = (concrete._fit_mse_network(x, y, x, epochs, 0) for epochs in (1, 200))
+    short, long = (concrete._read_settings({"epochs": epochs}) for epochs in (1, 200))
+    early, late = (concrete._fit_mse_network(x, y, x, settings, 0) for settings in (short, long))
     assert early.shape == (1, 200)
     assert ((late - y) ** 2).mean() < 0.1 * ((early - y) ** 2).mean()
-    assert (late == concrete._fit_mse_network(x, y, x, 200, 0)).all()
+    assert (late == concrete._fit_mse_network(x, y, x, long, 0)).all()
 
 
 # The ODE
