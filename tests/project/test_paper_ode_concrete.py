@@ -190,7 +190,7 @@ def test_the_mse_network_has_no_spread_and_learns(table):
     x = rng.normal(size=(200, 2))
     y = np.tanh(x[:, 0])
     short, long = (concrete._read_settings({"epochs": epochs}) for epochs in (1, 200))
-    early, late = (concrete._fit_mse_network(x, y, x, chosen, 0) for chosen in (short, long))
+    early, late = (concrete._fit_mse_network(x, y, x, settings, 0) for settings in (short, long))
     assert early.shape == (1, 200)
     assert ((late - y) ** 2).mean() < 0.1 * ((early - y) ** 2).mean()
     assert (late == concrete._fit_mse_network(x, y, x, long, 0)).all()
