@@ -120,7 +120,7 @@ def encode_rows(owner: Any, x: Any) -> Any:
         return x
     columns = getattr(getattr(owner, "law_", None), "columns", None) or getattr(owner, "columns_", None)
     rows = owner.encode(x)
-    return columns.expand(rows) if hasattr(columns, "expand") else rows
+    return rows if columns is None or not hasattr(columns, "expand") else columns.expand(rows)
 
 
 def as_inputs(owner: Any, x: Any, rows: Array) -> Any:
