@@ -219,3 +219,9 @@ def test_the_explorer_has_probabilities_and_classes(folder, client):
         [row[1] for row in quantiles[0]], model.predict_distribution(X[:3])["depth"].ppf(0.5)
     )
     assert Y["soil"].iloc[0] in mixed.WORDS
+
+
+def test_a_kept_column_is_not_overwritten_by_a_prediction():
+    pd.read_csv("rows.csv").assign(soil_class="mine").to_csv("named.csv", index=False)
+    result = run("predict soil.localw2 named.csv --keep soil_class --out p.csv", code=2)
+    assert "soil_class" in result.stderr

@@ -6,6 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import mixed
@@ -278,3 +279,80 @@ def test_a_small_table_of_noise_is_left_with_the_shares_of_its_classes() -> None
         found = model.predict_proba(rng.uniform(size=(500, 2)))
         excess.append(float(-np.log(found).mean() - np.log(4)))
     assert np.mean(excess) < 4 * 3 / 120
+
+
+@pytest.mark.parametrize(
+    "classes",
+    [
+        np.array(list("aaaaab")),
+        pd.DataFrame({"a": [f"a{i % 6}" for i in range(30)], "b": [f"b{i // 6}" for i in range(30)]}),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*classes in:UserWarning")
+def test_held_out_rows_may_have_no_class_of_the_others(classes) -> None:
+    x = np.random.default_rng(0).normal(size=(len(classes), 1))
+    model = LocalW2MixedRegressor("balls", random_state=0).fit(x, classes)
+    drawn = model.sample_columns(x, 2, random_state=0)
+    assert all(values.shape == (2, len(x)) for values in drawn.values())
+
+
+@pytest.mark.filterwarnings("ignore:interrupted")
+def test_an_interrupted_network_is_no_law(monkeypatch) -> None:
+    from localw2.training import loop
+
+    x, original = np.random.default_rng(0).normal(size=(60, 1)), loop._Run.step
+
+    def interrupt(run):
+        if run.epoch == 2:
+            raise KeyboardInterrupt
+        return original(run)
+
+    monkeypatch.setattr(loop._Run, "step", interrupt)
+    model = LocalW2MixedRegressor("network", random_state=0)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(x, np.where(x[:, 0] > 0, "a", "b"))
+    assert not hasattr(model, "law_")
+
+
+@pytest.mark.parametrize("dtype", ["string", "boolean"])
+def test_a_missing_class_of_pandas_is_named(dtype) -> None:
+    known = pd.Series(["a", "b"] * 10 if dtype == "string" else [True, False] * 10, dtype=dtype, name="kind")
+    known[3] = pd.NA
+    with pytest.raises(ValueError, match="'kind' has missing values"):
+        LocalW2MixedRegressor("balls").fit(np.arange(20.0)[:, None], known)
+
+
+@pytest.mark.parametrize("categorical", [np.array([0]), np.int64(0), [0]])
+def test_categorical_columns_by_their_places(categorical, tmp_path) -> None:
+    x = np.random.default_rng(0).normal(size=(60, 1))
+    model = LocalW2MixedRegressor("balls", categorical=categorical, random_state=0).fit(x, np.arange(60) % 3)
+    model.save(tmp_path / "m.localw2")
+    again = load(tmp_path / "m.localw2")
+    assert again.categorical == [0]
+    assert (again.predict_proba(x) == model.predict_proba(x)).all()
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "value"),
+    [
+        ("settings", "shares", [0.5, 1.0]),
+        ("settings", "single", True),
+        ("settings", "classes", {"0": "uv"}),
+        ("settings", "classes", {"0": [f"c{i}" for i in range(1000)]}),
+        ("settings", "classes", {"0": ["u", "u"]}),
+        ("settings", "categorical", "kind"),
+        ("settings", "outputs", ["kind", "kind"]),
+        ("tensors", "costs", torch.tensor([-1.0], dtype=torch.float64)),
+        ("tensors", "scales", torch.tensor([0.0], dtype=torch.float64)),
+        ("tensors", "scale", torch.tensor([0.0], dtype=torch.float64)),
+        ("tensors", "combinations", torch.tensor([[0], [0]])),
+    ],
+)
+def test_a_file_that_contradicts_itself_is_refused(place, name, value) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 1))
+    Y = pd.DataFrame({"kind": rng.choice(["u", "v"], 60), "size": rng.normal(size=60)})
+    stored = LocalW2MixedRegressor("balls", random_state=0).fit(x, Y).to_stored()
+    getattr(stored, place)[name] = value
+    with pytest.raises(ValueError):
+        LocalW2MixedRegressor.from_stored(stored)

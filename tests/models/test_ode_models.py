@@ -432,3 +432,10 @@ class TestObservedPaths:
     def test_observing_a_part(self):
         model = self.model(2, lambda y: y[..., :1] + y[..., 2:3])
         assert model.simulate(self.rows([[0.5, 1.0]]), 2, seeded()).shape == (2, 3, 2)
+
+
+@pytest.mark.parametrize("name", ["pop", "keys", "forward", "k.el"])
+def test_a_curve_of_covariates_takes_parameters_of_any_name(name):
+    law = ParameterLaw({name: Normal(1.0, 0.1, ("w",), effect="network"), "other": Normal(2.0, 0.1)})
+    found = law(torch.zeros(3, 2), torch.zeros(3, 1))
+    assert list(found) == [name, "other"]

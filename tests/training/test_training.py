@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from contextlib import nullcontext
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -1185,3 +1186,28 @@ def test_a_fit_killed_ten_times_resumes_to_the_same_end(tmp_path):
 def test_a_fit_is_what_it_says():
     fit = Fit(network(), FitConfig(), [{"loss": 2.0}, {"loss": 1.0}])
     assert fit.losses == [2.0, 1.0]
+
+
+def test_the_best_weights_of_a_fit_that_settles_are_those_that_were_scored():
+    x = torch.linspace(-1, 1, 40)[:, None]
+    y = x + torch.randn(40, 1, generator=torch.Generator().manual_seed(0))
+    objective = Objective(y, Neighborhoods.whole(40))
+
+    def validate(model, generator):
+        return float(sum((value.detach() - 0.3).square().sum() for value in model.parameters()))
+
+    model = RandomLinear(1)
+    settings = {"validate_every": 5, "patience": 2, "settle": 0.3, "learning_rate": 0.3}
+    fit = train(model, objective, x, FitConfig(max_epochs=40, keep="best", **settings), validate)
+    assert validate(model, None) == pytest.approx(fit.best_score)
+
+
+@pytest.mark.parametrize("share", [0.2, 0.8, 0.9])
+def test_an_average_begins_when_the_fit_settles_at_the_earliest(share):
+    for max_epochs in range(3, 40):
+        config = FitConfig(
+            max_epochs=max_epochs, patience=1, settle=share, keep="average", averaged=share, validate_every=1
+        )
+        counts = [config.n_averaged(epoch, 1) for epoch in range(1, config.n_epochs(1) + 1)]
+        assert counts[0] == 0
+        assert all(after - before in (0, 1) for before, after in pairwise(counts))

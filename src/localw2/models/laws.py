@@ -224,9 +224,9 @@ class ParameterLaw(nn.Module):
             for name, value in (("covariate_mean", 0.0), ("covariate_std", 1.0)):
                 self.register_buffer(name, torch.full((len(self.covariates),), value))
         self.curves = nn.ModuleDict()
-        for name, law in self.laws.items():
-            if law.effect == "network":
-                self.curves[name] = _make_curve(len(law.depends_on), generator)
+        for place, law in enumerate(self.laws.values()):
+            if law.effect == "network":  # by its place: torch does not take every name
+                self.curves[str(place)] = _make_curve(len(law.depends_on), generator)
         self.push: nn.Sequential | None = None
         if pushed:
             first, second, last = (
@@ -282,10 +282,10 @@ class ParameterLaw(nn.Module):
         found: Tensor = covariates @ (self.slopes * self.linked).T
         if len(self.curves) == 0:
             return found
-        columns = list(found.unbind(1))
+        columns, laws = list(found.unbind(1)), list(self.laws.values())
         for name, curve in self.curves.items():
-            own = covariates[:, [self.covariates.index(c) for c in self.laws[name].depends_on]]
-            place = list(self.laws).index(name)
+            place = int(name)
+            own = covariates[:, [self.covariates.index(c) for c in laws[place].depends_on]]
             columns[place] = columns[place] + (curve(own) - curve(torch.zeros_like(own[:1]))).squeeze(1)
         return torch.stack(columns, 1)
 

@@ -171,6 +171,7 @@ class FitConfig:
         """How many of the first ``epoch`` epochs belong to the average."""
         unused = self.max_epochs - self.n_epochs(settling)
         before = math.floor((1 - self.averaged) * self.max_epochs) - unused
+        before = before if settling is None else max(before, settling)
         return max(0, epoch - before) if self.keep == "average" else 0
 
     def trajectory(self) -> dict[str, Any]:
@@ -195,7 +196,7 @@ class Fit:
 
     @property
     def complete(self) -> bool:
-        """Whether it ended by itself, after all epochs or because the held-out score was flat."""
+        """Whether nothing is left to do: all epochs are done, or it settled after a flat held-out score."""
         return self.stopped == ALL_DONE or self.stopped.startswith(FLAT)
 
     @property

@@ -283,7 +283,8 @@ class _Run:
             self._give_up(f"the held-out score is {score}", self.epoch)
         if self.fit.best_score is None or score < self.fit.best_score:
             self.fit.best_score, self.fit.best_epoch = score, self.epoch
-            self.best = copy_state(self.model.state_dict())
+            # What was scored: the average, in a fit that settles.
+            self.best = copy_state(self.model.state_dict() if self.config.settle is None else self.average)
         return score
 
     def exhausted(self) -> bool:

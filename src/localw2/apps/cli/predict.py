@@ -72,19 +72,26 @@ def predict(
         numeric = [names[j] for j in estimator.coding_.numeric]
         found = _predict_numbers(NumberOutputs(estimator), rows.X, numeric, levels, limits, coverage)
         for name, law in zip(names, laws.values(), strict=True):
-            if name in found:
-                columns |= found[name]
-                continue
-            columns[f"{name}_class"] = law.mode()
-            columns |= {f"{name}_p_{word}": law.pmf(word) for word in law.classes}
+            probabilities = (
+                {} if name in found else {f"{name}_p_{word}": law.pmf(word) for word in law.classes}
+            )
+            columns = _join(columns, found.get(name) or {f"{name}_class": law.mode(), **probabilities})
     else:
         for values in _predict_numbers(estimator, rows.X, names, levels, limits, coverage).values():
-            columns |= values
+            columns = _join(columns, values)
     write_result(context, columns, out, as_json, rows.table.sha256)
     if out != "-":
         draw = ["localw2", "sample", model, data, "--draws", 100, "--out", "draws.csv"]
         draw += repeat_flags(context, "features", "drop_missing", "decimal")
         name_next({"draw possible outcomes of each row": draw}, as_json)
+
+
+def _join(columns: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    if both := sorted(columns.keys() & found.keys()):
+        raise typer.BadParameter(
+            f"--keep {both[0]}: a predicted column has this name, too. Rename that of the table."
+        )
+    return columns | found
 
 
 def _predict_numbers(

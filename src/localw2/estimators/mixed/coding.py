@@ -15,9 +15,11 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from numbers import Integral
 from typing import Any, final
 
 import numpy as np
+import pandas as pd
 
 from localw2._validation import Array, average
 
@@ -146,25 +148,6 @@ class OutputCoding:
         return {name: found[j] for j, name in enumerate(self.names)}
 
 
-def has_categories(Y: Any) -> bool:
-    """Whether an output holds words: text, categories or truth values in a frame, or text in an array."""
-    if hasattr(Y, "columns") and hasattr(Y, "iloc"):
-        return any(not _is_number(Y.iloc[:, j]) and _holds_words(Y.iloc[:, j]) for j in range(Y.shape[1]))
-    return _holds_words(Y) and not _is_number(Y)
-
-
-def _holds_words(column: Any) -> bool:
-    kind = getattr(getattr(column, "dtype", None), "kind", None)
-    if str(getattr(column, "dtype", "")) == "category" or kind == "b":
-        return True
-    if isinstance(column, list | tuple):
-        return len(column) > 0 and isinstance(column[0], str)
-    if kind in ("O", "U", "T"):
-        first = next((value for value in np.asarray(column, dtype=object).ravel() if value is not None), None)
-        return isinstance(first, str | bool | np.bool_)
-    return False
-
-
 def _columns(Y: Any) -> tuple[list[Any], tuple[str, ...], bool, bool]:
     """The columns of outputs, their names, whether they came as a frame, and whether there was one axis."""
     if hasattr(Y, "columns") and hasattr(Y, "iloc"):
@@ -218,7 +201,7 @@ def _finite(column: Any, name: str) -> Array:
 def _classify(column: Any, name: str) -> tuple[tuple[Any, ...], Array]:
     """The classes of a column in order, as Python values, and the code of each row."""
     values = [value.item() if isinstance(value, np.generic) else value for value in column]
-    if any(value is None or value != value for value in values):
+    if any(value is None or value is pd.NA or value != value for value in values):
         raise ValueError(f"{name[:_NAMED]!r} has missing values; a target needs a class in all rows.")
     if not all(isinstance(value, str | bool | int | float) for value in values):
         raise ValueError(
@@ -250,18 +233,32 @@ def _classify(column: Any, name: str) -> tuple[tuple[Any, ...], Array]:
     return words, np.array([place[value] for value in values], np.int64)
 
 
+def check_classes(words: Any) -> None:
+    """ValueError if these are not the classes of a column, as ``OutputCoding.learn`` finds them."""
+    plain = isinstance(words, list) and all(isinstance(word, str | bool | int | float) for word in words)
+    if not plain or not 2 <= len({_label(word) for word in words}) == len(words) <= MOST_CLASSES:
+        raise ValueError(f"the classes {str(words)[:80]} are no 2 to {MOST_CLASSES} words or numbers.")
+    if any(word != word for word in words):
+        raise ValueError("a class is not a number.")
+
+
 def _label(value: Any) -> str:
     """A class as text, the same for 1 and 1.0, which turn into each other in arrays and files."""
     whole = isinstance(value, float | np.floating) and float(value).is_integer()
     return str(int(value)) if whole else str(value)
 
 
+def list_labels(categorical: Any) -> list[Any]:
+    """Names or places of categorical columns as a list, places as Python's integers."""
+    given = [categorical] if isinstance(categorical, str | Integral) else list(categorical)
+    return [one.item() if isinstance(one, np.generic) else one for one in given]
+
+
 def _places(categorical: Any, names: Sequence[str]) -> set[int]:
     if categorical is None:
         return set()
-    given = [categorical] if isinstance(categorical, str | int) else list(categorical)
     found = set()
-    for one in given:
+    for one in list_labels(categorical):
         if isinstance(one, str) and one in names:
             found.add(list(names).index(one))
         elif isinstance(one, int) and not isinstance(one, bool) and 0 <= one < len(names):

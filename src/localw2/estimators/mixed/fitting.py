@@ -102,6 +102,8 @@ def _learn(recipe: MixedRecipe, x: Array, numbers: Array, codes: Array, weights:
     if recipe.network is not None:
         network = LocalW2Regressor(recipe.network, delta=Nearest(min(48, len(x))), **plain)
         network.fit(x, points, sample_weight=weights)
+        if network.fit_.stopped.startswith("interrupted"):  # a half-trained part is no law
+            raise KeyboardInterrupt
     return MixedLaw(coding, combinations, joint, balls, model, 0.0, center, network)
 
 
@@ -111,6 +113,8 @@ def _score_shares(law: MixedLaw, x: Array, codes: Array, weights: Array | None) 
         return np.zeros(len(SHARES))
     known = (codes[:, None, :] == law.combinations).all(-1)
     rows = known.any(1)
+    if not rows.any():
+        return np.zeros(len(SHARES))
     place = known[rows].argmax(1)
     each = np.arange(len(place))
     by_balls, smooth = law.probabilities(x[rows])[each, place], law.model.predict(x[rows])[each, place]

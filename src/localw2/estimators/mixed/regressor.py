@@ -17,7 +17,7 @@ from localw2.distribution import DrawsDistribution
 from localw2.estimators import cells, settings, stored_values
 from localw2.estimators.judged import Tabled
 from localw2.estimators.mixed.class_model import ClassModel
-from localw2.estimators.mixed.coding import OutputCoding
+from localw2.estimators.mixed.coding import OutputCoding, check_classes, list_labels
 from localw2.estimators.mixed.fitting import MixedRecipe, check_network, find_usual_rows, learn_mixed
 from localw2.estimators.mixed.judging import CategoricalDistribution, MixedDiagnosis, judge_classes
 from localw2.estimators.mixed.law import MixedLaw
@@ -249,6 +249,7 @@ class LocalW2MixedRegressor(Tabled, stored_values.Storable, BaseEstimator):  # t
 
         ``names`` are other names for all columns of X.
         """
+        check_is_fitted(self, "law_")
         numbers, codes = self.coding_.read(cells.as_pandas(Y))
         self._warn_of_seen(X, self.coding_.embed(numbers, codes))
         view = NumberOutputs(self)
@@ -297,7 +298,6 @@ class LocalW2MixedRegressor(Tabled, stored_values.Storable, BaseEstimator):  # t
                 stacklevel=3,
             )
         labels = parameters.pop("categorical")
-        labels = [labels] if isinstance(labels, str | int) else labels
         counts, seen = stored_values.store_seen(self.seen_rows_)
         tensors: dict[str, Any] = {
             **seen,
@@ -311,7 +311,7 @@ class LocalW2MixedRegressor(Tabled, stored_values.Storable, BaseEstimator):  # t
         plain: dict[str, Any] = {
             "parameters": stored_values.store_parameters(parameters),
             "words": own,
-            "categorical": None if labels is None else list(labels),
+            "categorical": None if labels is None else list_labels(labels),
             "n_features": self.n_features_in_,
             "feature_names": None if self.columns_.names is None else list(self.columns_.names),
             "table": self.columns_.to_stored(),
@@ -355,6 +355,8 @@ class LocalW2MixedRegressor(Tabled, stored_values.Storable, BaseEstimator):  # t
         words = {name: value for name, value in plain["words"].items() if value is not None}
         labels = plain.get("categorical")
         if labels is not None:
+            if not isinstance(labels, list):
+                raise ValueError(f"categorical={str(labels)[:80]} is no list.")
             parameters["categorical"] = [one if type(one) is int else text(one) for one in labels]
         stored_values.set_stored_parameters(
             estimator, parameters | {name: text(v) for name, v in words.items()}
@@ -365,17 +367,19 @@ class LocalW2MixedRegressor(Tabled, stored_values.Storable, BaseEstimator):  # t
         names = tuple(text(name) for name in plain["outputs"])
         classes = {}
         for place, found in plain["classes"].items():
-            if not all(isinstance(word, str | bool | int | float) for word in found) or len(found) < 2:
-                raise ValueError(f"the classes {str(found)[:80]} are no words or numbers.")
+            check_classes(found)
             classes[whole(int(place), 0, len(names) - 1)] = tuple(found)
         sizes = tuple(map(len, classes.values()))
+        single = check_flag(plain["single"], "single")
+        if len(set(names)) < len(names) or (single and len(names) != 1):
+            raise ValueError(f"the outputs {str(names)[:80]} are not single, or share a name.")
         coding = OutputCoding(
             names,
             classes,
-            array("scales", tensors["scales"], len(names) - len(classes)),
-            array("costs", tensors["costs"], len(classes)),
+            _positive("scales", array("scales", tensors["scales"], len(names) - len(classes))),
+            _positive("costs", array("costs", tensors["costs"], len(classes))),
             check_flag(plain["framed"], "framed"),
-            check_flag(plain["single"], "single"),
+            single,
         )
         parts = {}
         for part in _PARTS:
@@ -406,6 +410,8 @@ class LocalW2MixedRegressor(Tabled, stored_values.Storable, BaseEstimator):  # t
             "combinations", tensors["combinations"], n_kinds, len(classes), dtype=torch.int64
         )
         codes = array("joint", joint, n_rows, dtype=torch.int64)
+        if len(np.unique(combinations, axis=0)) < n_kinds:
+            raise ValueError("a combination of classes is there twice.")
         if (codes < 0).any() or (codes >= n_kinds).any() or (combinations < 0).any():
             raise ValueError("a row has a combination of classes that is not there.")
         if len(sizes) and (combinations >= np.array(sizes)).any():
@@ -424,11 +430,16 @@ class LocalW2MixedRegressor(Tabled, stored_values.Storable, BaseEstimator):  # t
         smooth, of_network = (float(share) for share in plain["shares"])
         if not (0 <= smooth <= 1 and 0 <= of_network <= 1):
             raise ValueError(f"the shares {plain['shares']} are not between 0 and 1.")
+        if of_network > 0 and "network" not in parts:
+            raise ValueError(f"a network has the share {of_network}, and there is none.")
         law = MixedLaw(
             coding, combinations, codes, parts["balls"], model, smooth, parts.get("numbers"),
             parts.get("network"), of_network,
         )  # fmt: skip
-        ends = array("center", tensors["center"], width), array("scale", tensors["scale"], width)
+        ends = (
+            array("center", tensors["center"], width),
+            _positive("scale", array("scale", tensors["scale"], width)),
+        )
         seen = stored_values.restore_seen(plain.get("seen_rows"), tensors)
         estimator._keep(law, columns, *ends, seen)
         return estimator
@@ -471,3 +482,9 @@ class LocalW2MixedRegressor(Tabled, stored_values.Storable, BaseEstimator):  # t
         columns = self.coding_.as_columns(numbers, codes)
         shape = None if n_samples is None else (n_samples, n)
         return cells.make_frame(columns, shape)
+
+
+def _positive(name: str, values: Array) -> Array:
+    if not (values > 0).all():
+        raise ValueError(f"{name} must be positive.")
+    return values
