@@ -664,3 +664,14 @@ class TestTheIssuesProblems:
             assert law.mean[name] == pytest.approx(values.mean(), rel=0.03)
             assert law.std[name] == pytest.approx(values.std(), rel=0.12)
         assert abs(law.correlation[0, 1] - np.corrcoef(realised["r"], realised["K"])[0, 1]) < 0.15
+
+
+def test_an_initial_state_before_the_first_time_needs_its_time():
+    """Taken at t = .5, the state 1 makes rates too large by 4 / 3 on average, without another sign of it."""
+    t = np.array([0.5, 1.0, 2.0])
+    rates = np.random.default_rng(0).normal(1.0, 0.1, (40, 1))
+    model = LocalW2ODE(lambda t, y, k: -k * y, {"k": 1.0}, random_state=0)
+    with pytest.warns(UserWarning, match=r"earliest time, t = 0\.5"):
+        model.fit(np.exp(-rates * t), t, y0=1.0)
+    model.fit(np.exp(-rates * t), t, y0=1.0, t0=0.0)  # warnings are errors here
+    assert model.t0_ == 0.0

@@ -342,7 +342,7 @@ class TestBatches:
 
     def test_windows_of_own_times_are_longer_where_fewer_are_compared(self):
         t = np.sort(np.random.default_rng(0).uniform(size=(300, 10)), 1)
-        rows = Trajectories.of(np.cumsum(t, 1), t, y0=0.0).singles()
+        rows = Trajectories.of(np.cumsum(t, 1), t, y0=0.0, t0=0.0).singles()
         whole, fifth = (len(rows.windows(300, None, part)) for part in (1.0, 0.2))
         assert whole == pytest.approx(5 * fifth, rel=0.1)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -26,6 +26,16 @@ def check_observed(data: Trajectories, observe: Observe | None) -> None:
     if observe is None and d != p:
         raise ValueError(
             f"y0 has {d} state(s) and Y {p}; give observe, a function from states (..., {d}) to Y's."
+        )
+
+
+def warn_of_start(y0: Any, t0: Any, start: float) -> None:
+    """Warn if an initial state is given without its time, and the earliest time of all is not 0."""
+    if y0 is not None and t0 is None and start > 0:
+        warnings.warn(
+            f"y0 is taken as the state at the earliest time, t = {start:.6g}. If it is that at another time, "
+            f"such as 0, give t0; t0={start:.6g} silences this.",
+            stacklevel=3,
         )
 
 

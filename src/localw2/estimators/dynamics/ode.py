@@ -274,8 +274,11 @@ class LocalW2ODE(TableMethods, JudgedPaths, SubjectMethods, stored_values.Storab
         population = self._is_population(doses, covariates, inputs)
         Y, t, kept, weights = leave_out_strays(Y, t, kept, weights, starts=y0 is None and not population)
         if population:
-            return self._fit_population(Y, t, y0, t0, kept, weights, doses, covariates, inputs)
+            self._fit_population(Y, t, y0, t0, kept, weights, doses, covariates, inputs)
+            checks.warn_of_start(y0, t0, self.t0_)
+            return self
         data = Trajectories.of(Y, t, y0, t0, self.observe is None, kept)
+        checks.warn_of_start(y0, t0, data.t0)
         settings.check_range(
             data.values, "Y", settings.LARGEST if self.standardize else settings.LARGEST_SINGLE
         )
