@@ -19,7 +19,6 @@ from numbers import Integral
 from typing import Any, final
 
 import numpy as np
-import pandas as pd
 
 from localw2._validation import Array, average
 
@@ -201,7 +200,8 @@ def _finite(column: Any, name: str) -> Array:
 def _classify(column: Any, name: str) -> tuple[tuple[Any, ...], Array]:
     """The classes of a column in order, as Python values, and the code of each row."""
     values = [value.item() if isinstance(value, np.generic) else value for value in column]
-    if any(value is None or value is pd.NA or value != value for value in values):
+    # NaN differs from itself, and of pandas' NA nobody knows.
+    if any(value is None or (value == value) is not True for value in values):
         raise ValueError(f"{name[:_NAMED]!r} has missing values; a target needs a class in all rows.")
     if not all(isinstance(value, str | bool | int | float) for value in values):
         raise ValueError(
