@@ -89,7 +89,7 @@ def predict(
 def _join(columns: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
     if both := sorted(columns.keys() & found.keys()):
         raise typer.BadParameter(
-            f"--keep {both[0]}: a predicted column has this name, too. Rename that of the table."
+            f"--keep {both[0]}: the predictions have a column of this name. Rename the one in the table."
         )
     return columns | found
 
