@@ -33,8 +33,8 @@ def warn_of_start(y0: Any, t0: Any, start: float) -> None:
     """Warn if an initial state is given without its time, and the earliest time of all is not 0."""
     if y0 is not None and t0 is None and start > 0:
         warnings.warn(
-            f"y0 is taken as the state at the earliest time, t = {start:.6g}. If it holds at another time, such "
-            f"as 0, pass t0; t0={start:.6g} silences this warning.",
+            f"y0 is taken as the state at the earliest time, t = {start:.6g}. If it holds at another time, "
+            f"such as 0, pass t0; t0={start:.6g} silences this warning.",
             stacklevel=3,
         )
 

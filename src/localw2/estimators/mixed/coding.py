@@ -237,7 +237,9 @@ def check_classes(words: Any) -> None:
     """ValueError if these are not the classes of a column, as ``OutputCoding.learn`` finds them."""
     plain = isinstance(words, list) and all(isinstance(word, str | bool | int | float) for word in words)
     if not plain or not 2 <= len({_label(word) for word in words}) == len(words) <= MOST_CLASSES:
-        raise ValueError(f"the classes {str(words)[:80]} must be 2 to {MOST_CLASSES} distinct words or numbers.")
+        raise ValueError(
+            f"the classes {str(words)[:80]} must be 2 to {MOST_CLASSES} distinct words or numbers."
+        )
     if any(word != word for word in words):
         raise ValueError("a class is not a number.")
 
