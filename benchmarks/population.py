@@ -48,7 +48,7 @@ SIGMA = 0.3  # of the errors
 SPREADS = np.array([0.4, 0.2, 0.2])  # of the logarithms of ka, ke and V
 COMPARTMENT = {"ka": LogNormal(1.0, 0.4), "ke": LogNormal(0.2, 0.06), "V": LogNormal(20.0, 6.0)}
 GROUPS = {"ka": PushForward(1.5, 1.0, positive=True), "ke": LogNormal(0.12, 0.03), "V": LogNormal(25.0, 5.0)}
-ROUNDS, PROPOSALS = 60, 400  # of maximum likelihood
+ROUNDS, PROPOSALS = 300, 400  # of maximum likelihood
 
 
 def logistic(t: torch.Tensor, y: torch.Tensor, r: torch.Tensor, K: torch.Tensor) -> torch.Tensor:

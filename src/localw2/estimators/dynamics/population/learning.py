@@ -25,9 +25,10 @@ from localw2.estimators.dynamics.population.individuals import Anchor, Equation,
 from localw2.estimators.dynamics.population.population import Population, Quantity
 from localw2.estimators.dynamics.population.simulated import OBSERVED_STEPS, SimulatedSubjects
 from localw2.estimators.dynamics.population.uncertainty import (
+    Bowl,
+    Shape,
     describe,
     gaussian_like,
-    jackknife,
     least_errors,
     propagate,
 )
@@ -273,7 +274,10 @@ def _summarise(
         model = _with_law(model, law)
     # Standard errors take the shape of a curve of covariates as it is; only its slope is uncertain.
     law.curves.requires_grad_(False)
-    covariance, learned = jackknife(model, trained.features, study.weights)
+    bowl = Bowl.of(model, trained.features, study.weights)
+    covariance, learned = bowl.covariance, bowl.learned
+    if law is own and trained.fit.complete:
+        bowl.descend()
     described = {what: float(value.detach()) for what, value in describe(law).items()}
     errors = propagate(lambda: torch.stack(list(describe(law).values())), covariance, learned)
     least = least_errors(own, described, len(study.y))
@@ -302,11 +306,18 @@ def _summarise(
 
 
 def _with_law(model: SimulatedSubjects, law: ParameterLaw) -> SimulatedSubjects:
-    """The same subjects with another law of the same parameters."""
+    """The same subjects with the Gaussian law that is like theirs, and noise of the shape of theirs."""
     old = model.equation
     field = FunctionField(old.field.function, law.laws, given=old.field.given).double()
     field.law = law
-    other = SimulatedSubjects(replace(old, field=field), model.anchor, model.noise, model.limit, model.seed)
+    other = SimulatedSubjects(
+        replace(old, field=field),
+        model.anchor,
+        model.noise,
+        model.limit,
+        model.seed,
+        latent=Shape(model.law, law).draw,
+    )
     other.whiten = model.whiten
     return other
 

@@ -1,9 +1,10 @@
-"""Standard errors of a population fit: a jackknife over subjects, by one Newton step each."""
+"""The loss of a population fit around its minimum: a last step to it, and standard errors."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 import torch
@@ -26,40 +27,76 @@ SIMULATED, SIMULATED_PER_GROUP, GROUPS = 16_000, 4000, 100
 FLAT = 1e-4
 # Steps of differences, in units of the parameters' scales and of logarithms of standard deviations.
 STEP = 0.05
+# The longest last step towards the minimum, in standard errors of any number that it moves.
+LONGEST = 0.5
 
 
-def jackknife(
-    model: SimulatedSubjects, features: Tensor, weights: Any
-) -> tuple[Tensor, list[torch.nn.Parameter]]:
-    """The covariance (P, P) of what was learned, and the parameters in their order.
+@final
+@dataclass(frozen=True)
+class Bowl:
+    """Gradients of the loss at an estimate (P,), its inverse slopes (P, P), and what they say.
 
-    If the loss without subject i has the gradient g_i at the estimate, and slopes H, the estimate without it
-    is about :math:`-H^{-1} g_i` away; n of them show the spread of the estimate whatever the law is.
+    ``apart`` (G, P) are the gradients without each of G groups of subjects, around their mean. All come from
+    far more simulated subjects than a step of training has.
     """
-    learned = [p for p in model.parameters() if p.requires_grad]
-    n = len(features)
-    n_draws, fewer = (max(2, -(-count // n)) for count in (SIMULATED, SIMULATED_PER_GROUP))
-    model.train(False)
-    model.age.zero_()
-    model._simulation = None
-    model.simulate(features, n_draws)
-    groups = np.array_split(np.arange(n), min(n, GROUPS))
 
-    def objective(rows: Array) -> tuple[Tensor, Objective]:
-        own = None if weights is None else np.asarray(weights)[rows]
-        return torch.from_numpy(rows), compare(features[rows], model.n_sizes, own)
+    learned: list[torch.nn.Parameter]
+    gradient: Tensor
+    inverse: Tensor
+    apart: Tensor
 
-    everyone = [objective(np.arange(n))]
-    slopes = _slopes(lambda: _gradients(model, everyone, learned, n_draws)[0], learned)
-    rest = [objective(np.setdiff1d(np.arange(n), group)) for group in groups]
-    apart = _gradients(model, rest, learned, fewer)
-    apart = apart - apart.mean(0)
-    spread = (len(groups) - 1) / len(groups) * (apart.T @ apart)
-    values, vectors = torch.linalg.eigh(0.5 * (slopes + slopes.T))
-    # A direction in which the loss is flat is one that the data do not tell: its error must come out large.
-    # Where correlations are at the edge, it may also bend down, away from a law without that freedom.
-    inverse = vectors / values.abs().clamp_min(FLAT * float(values.max())) @ vectors.T
-    return inverse @ spread @ inverse, learned
+    @classmethod
+    def of(cls, model: SimulatedSubjects, features: Tensor, weights: Any) -> Bowl:
+        """Around what the model has learned from these subjects (n, F)."""
+        learned = [p for p in model.parameters() if p.requires_grad]
+        n = len(features)
+        n_draws, fewer = (max(2, -(-count // n)) for count in (SIMULATED, SIMULATED_PER_GROUP))
+        model.train(False)
+        model.age.zero_()
+        model._simulation = None
+        model.simulate(features, n_draws)
+        groups = np.array_split(np.arange(n), min(n, GROUPS))
+
+        def objective(rows: Array) -> tuple[Tensor, Objective]:
+            own = None if weights is None else np.asarray(weights)[rows]
+            return torch.from_numpy(rows), compare(features[rows], model.n_sizes, own)
+
+        everyone = [objective(np.arange(n))]
+        gradient = _gradients(model, everyone, learned, n_draws)[0]
+        slopes = _slopes(lambda: _gradients(model, everyone, learned, n_draws)[0], learned)
+        rest = [objective(np.setdiff1d(np.arange(n), group)) for group in groups]
+        apart = _gradients(model, rest, learned, fewer)
+        values, vectors = torch.linalg.eigh(0.5 * (slopes + slopes.T))
+        # A direction in which the loss is flat is one that the data do not tell: its error must come out
+        # large. Where correlations are at the edge, it may also bend down, away from a law without that
+        # freedom.
+        inverse = vectors / values.abs().clamp_min(FLAT * float(values.max())) @ vectors.T
+        return cls(learned, gradient, inverse, apart - apart.mean(0))
+
+    @property
+    def covariance(self) -> Tensor:
+        """The covariance (P, P) of what was learned, by a jackknife over groups of subjects.
+
+        If the loss without group i has the gradient g_i at the estimate, and slopes H, the estimate without
+        it is about :math:`-H^{-1} g_i` away; G of them show the spread of the estimate whatever the law is.
+        """
+        count = len(self.apart)
+        spread = (count - 1) / count * (self.apart.T @ self.apart)
+        return self.inverse @ spread @ self.inverse
+
+    @torch.no_grad()
+    def descend(self) -> None:
+        """Take a Newton step, of ``LONGEST`` standard errors at most: training ends near the minimum only.
+
+        What remains is the chance of the subjects that were simulated in the last epochs, an eighth of a
+        standard error for 100 subjects, and at times several times that.
+        """
+        step = -self.inverse @ self.gradient
+        errors = self.covariance.diagonal().sqrt()
+        share = float((step.abs() / errors.clamp_min(1e-12)).max())
+        step = step * min(1.0, LONGEST / max(share, 1e-12))
+        if bool(step.isfinite().all()):
+            vector_to_parameters(parameters_to_vector(self.learned) + step, self.learned)
 
 
 def _gradients(
@@ -129,6 +166,31 @@ def gaussian_like(law: ParameterLaw, seed: int) -> ParameterLaw:
         for name in ("covariate_mean", "covariate_std"):
             found.get_buffer(name).copy_(law.get_buffer(name))
     return found
+
+
+@final
+class Shape:
+    """Noise with the shape of a learned law, mean 0 and covariance 1: that of the law ``gaussian`` like it.
+
+    With this noise a Gaussian law becomes the learned one, and its mean and covariance are what can move:
+    the shape is taken as it is. With Gaussian noise instead, standard errors of two groups' spreads came out
+    up to 2.6 times too large: SDs of a sample of two values hardly vary.
+    """
+
+    def __init__(self, law: ParameterLaw, gaussian: ParameterLaw) -> None:
+        self.law = law
+        self.columns = [list(law.laws).index(name) for name in gaussian.random_names]
+        self.mean = LOCATION_STEP * gaussian.location.detach().clone()
+        self.factor = gaussian.factor.detach().tril()
+
+    @torch.no_grad()
+    def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        """Noise (n, number of random parameters)."""
+        noise = self.law.draw(n, generator)
+        average = noise.new_zeros(n, len(self.law.covariates)) if self.law.covariates else None
+        apart = self.law.scores(noise, average)[:, self.columns] - self.mean
+        found: Tensor = torch.linalg.solve_triangular(self.factor, apart.T, upper=False).T
+        return found
 
 
 def describe(law: ParameterLaw) -> dict[tuple[str, str], Tensor]:
