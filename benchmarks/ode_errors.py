@@ -21,7 +21,7 @@ Array = NDArray[np.float64]
 DELTA_0 = 0.1  # radius of the balls of initial states in the error of yhat
 PRINTED = {
     "linked": False, "debiased": False, "standardize": False, "delta": 0.1, "max_times": None, "n_draws": 1,
-    "schedule": "constant", "keep": "last", "max_gradient": None,
+    "schedule": "constant", "keep": "last", "max_gradient": None, "activation": "relu",
 }  # fmt: skip
 
 

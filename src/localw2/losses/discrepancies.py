@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, final
 
 import numpy as np
@@ -15,12 +15,12 @@ from localw2._validation import check_count, check_flag, check_number
 from localw2.losses.mmd import WeightedMMD
 from localw2.losses.moments import WeightedMeanVar, WeightedMSE
 from localw2.losses.pairwise import WeightedEnergy
+from localw2.losses.problem import Problem
 from localw2.losses.sinkhorn import WeightedSinkhorn
 from localw2.losses.w2 import WeightedSlicedW2, WeightedW2
 
 if TYPE_CHECKING:
     from localw2.balls.neighborhoods import Neighborhoods
-    from localw2.losses.problem import Problem
 
 
 class Discrepancy(ABC):
@@ -227,3 +227,55 @@ class Sinkhorn(Discrepancy):
     def bind(self, y: Tensor, hoods: Neighborhoods, weights: Tensor) -> Problem:
         """Smooth the plans of all balls at once."""
         return WeightedSinkhorn(y, hoods, weights, self.epsilon, self.debiased, self.tolerance)
+
+
+@final
+@dataclass(frozen=True)
+class Whitened(Discrepancy):
+    r"""Another discrepancy of outputs that are multiplied by a ``matrix`` (d, d), a tuple of rows.
+
+    Any fixed linear map that observed and simulated outputs share keeps the truth optimal. With the inverse
+    root of their covariance a discrepancy also sees what hardly varies: that a speed is the slope of a
+    position, say, which makes up a hundredth of the squared distance otherwise.
+
+    >>> from localw2 import Neighborhoods, Objective
+    >>> y, hoods = torch.zeros(2, 2), Neighborhoods.whole(2)
+    >>> Objective(y, hoods, Whitened(SquaredW2(), ((1.0, 0.0), (0.0, 10.0))))(y + 1)
+    tensor(101.)
+    """
+
+    discrepancy: Discrepancy
+    matrix: tuple[tuple[float, ...], ...]
+
+    @property
+    def debiased(self) -> bool:  # type: ignore[override]  # a field of some discrepancies
+        """That of the discrepancy."""
+        return self.discrepancy.debiased
+
+    @property
+    def takes_weights(self) -> bool:  # type: ignore[override]
+        """That of the discrepancy."""
+        return self.discrepancy.takes_weights
+
+    def bind(self, y: Tensor, hoods: Neighborhoods, weights: Tensor) -> Problem:
+        """Bind the discrepancy to the product."""
+        matrix = torch.tensor(self.matrix).to(y)
+        return WhitenedProblem(y, hoods, weights, matrix, self.discrepancy.bind(y @ matrix, hoods, weights))
+
+
+@final
+@dataclass(frozen=True)
+class WhitenedProblem(Problem):
+    """What ``Whitened`` binds."""
+
+    matrix: Tensor
+    inner: Problem
+
+    def solve(self, yhat: Tensor) -> tuple[Tensor, Tensor]:
+        """Values, and gradients in the outputs before the product."""
+        values, grad = self.inner.solve(yhat @ self.matrix)
+        return values, grad @ self.matrix.T
+
+    def repeat(self, times: int) -> Problem:
+        """For so many stacked models."""
+        return replace(self, y=self.y.repeat(times, 1, 1), inner=self.inner.repeat(times))

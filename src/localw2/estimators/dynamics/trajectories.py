@@ -240,6 +240,26 @@ class Rows:
         scale: Array = np.where(spread > 1e-12 * np.abs(self.target).max(0), spread, 1.0)
         return scale
 
+    def whitening(self, windows: list[Array], center: Array, scale: Array, weights: Array | None) -> Array:
+        """The matrix (q, q) that gives centred and scaled targets the mean covariance 1 within windows.
+
+        Positions, speeds and slopes vary together, and what tells a wrong field from a right one is often
+        what is left: how far a slope is from the speed. No direction counts more than 400 times as much as
+        the one that varies most, for the reason of ``scale``.
+        """
+        share = np.ones(len(self.number)) if weights is None else weights[self.number]
+        apart = (self.target - center) / scale
+        total, count = np.zeros((apart.shape[1],) * 2), 0.0
+        for window in windows:
+            own = share[window][:, None]
+            rest = apart[window] - (own * apart[window]).sum(0) / own.sum()
+            total, count = total + (own * rest).T @ rest, count + float(own.sum())
+        values, vectors = np.linalg.eigh(total / count)
+        if not values[-1] > 0:  # nothing varies
+            return np.eye(len(values))
+        found: Array = vectors / np.sqrt(np.maximum(values, values[-1] / 400)) @ vectors.T
+        return found
+
 
 @final
 @dataclass(frozen=True)
