@@ -26,7 +26,6 @@ from localw2.estimators.dynamics.population.population import Population, Quanti
 from localw2.estimators.dynamics.population.simulated import OBSERVED_STEPS, SimulatedSubjects
 from localw2.estimators.dynamics.population.uncertainty import (
     Bowl,
-    Shape,
     describe,
     gaussian_like,
     least_errors,
@@ -210,7 +209,7 @@ def learn(study: Study, config: FitConfig, generator: torch.Generator) -> Learne
     errors = study.errors(size, (0.1 * guess.noise).clamp(1e-3, 1.0).expand_as(size).clone())
     trained = fit_population(current, errors, target, bound, study.weights, config)
     two_stage = _two_stage(current, errors, target)
-    population = _summarise(trained, study, two_stage)
+    population = _finish(trained, study, two_stage)
     _warn(population, study.learns_noise, seen)
     return Learned(current.field, None if study.noise is None else errors, trained.fit, population)
 
@@ -265,9 +264,10 @@ def _mean_and_spread(values: Array, law: Law) -> tuple[float, float]:
     return float(values.mean()), float(values.std(ddof=1))
 
 
-def _summarise(
+def _finish(
     trained: Trained, study: Study, two_stage: dict[str, tuple[float, float]] | None
 ) -> Population:
+    """Take the last step to the minimum, and describe what was found."""
     model, own = trained.model, trained.model.law
     law = gaussian_like(own, model.seed)
     if law is not own:
@@ -306,18 +306,11 @@ def _summarise(
 
 
 def _with_law(model: SimulatedSubjects, law: ParameterLaw) -> SimulatedSubjects:
-    """The same subjects with the Gaussian law that is like theirs, and noise of the shape of theirs."""
+    """The same subjects with another law of the same parameters."""
     old = model.equation
     field = FunctionField(old.field.function, law.laws, given=old.field.given).double()
     field.law = law
-    other = SimulatedSubjects(
-        replace(old, field=field),
-        model.anchor,
-        model.noise,
-        model.limit,
-        model.seed,
-        latent=Shape(model.law, law).draw,
-    )
+    other = SimulatedSubjects(replace(old, field=field), model.anchor, model.noise, model.limit, model.seed)
     other.whiten = model.whiten
     return other
 

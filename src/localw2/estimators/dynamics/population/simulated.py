@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
@@ -32,9 +31,6 @@ SIMULATED_STEPS, OBSERVED_STEPS = 2, 8
 # Directions in which features of observed and simulated subjects are compared.
 DIRECTIONS = 32
 
-# Draws noise (n, number of random parameters).
-Latent = Callable[[int, torch.Generator | None], Tensor]
-
 
 @final
 class SimulatedSubjects(RandomMap):
@@ -43,8 +39,7 @@ class SimulatedSubjects(RandomMap):
     A row of x is the number of a subject. Between refreshes simulated subjects keep their omegas and errors
     of measurement, and their features follow the law of the parameters linearly: any function of data will do
     as a feature, if observed and simulated subjects share it, and the gradient of the debiased loss has
-    expectation 0 at the truth whatever slopes it is computed with. ``latent`` draws the noise of the
-    parameters where it is not that of their law.
+    expectation 0 at the truth whatever slopes it is computed with.
     """
 
     def __init__(
@@ -55,13 +50,11 @@ class SimulatedSubjects(RandomMap):
         limit: Tensor | None,
         seed: int,
         n_steps: int = SIMULATED_STEPS,
-        latent: Latent | None = None,
     ) -> None:
         super().__init__()
         self.law, self.noise = equation.field.law, noise
         self.equation, self.anchor, self.limit = equation, anchor, limit
         self.seed, self.n_steps = seed, n_steps
-        self.latent = self.law.draw if latent is None else latent
         self.whiten = torch.eye(anchor.centers.shape[1]).to(anchor.centers)
         self.covariates = self.law.standardise(equation.cohort.covariates)
         self.register_buffer("age", torch.zeros((), dtype=torch.int64))
@@ -72,7 +65,7 @@ class SimulatedSubjects(RandomMap):
 
     def draw(self, n: int, generator: torch.Generator | None = None) -> Any:
         """Latent variables of n subjects."""
-        return self.latent(n, generator)
+        return self.law.draw(n, generator)
 
     def forward(self, x: Tensor, omega: Any = None, generator: torch.Generator | None = None) -> Tensor:
         """Features of one draw."""

@@ -168,31 +168,6 @@ def gaussian_like(law: ParameterLaw, seed: int) -> ParameterLaw:
     return found
 
 
-@final
-class Shape:
-    """Noise with the shape of a learned law, mean 0 and covariance 1: that of the law ``gaussian`` like it.
-
-    With this noise a Gaussian law becomes the learned one, and its mean and covariance are what can move:
-    the shape is taken as it is. With Gaussian noise instead, standard errors of two groups' spreads came out
-    up to 2.6 times too large: SDs of a sample of two values hardly vary.
-    """
-
-    def __init__(self, law: ParameterLaw, gaussian: ParameterLaw) -> None:
-        self.law = law
-        self.columns = [list(law.laws).index(name) for name in gaussian.random_names]
-        self.mean = LOCATION_STEP * gaussian.location.detach().clone()
-        self.factor = gaussian.factor.detach().tril()
-
-    @torch.no_grad()
-    def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        """Noise (n, number of random parameters)."""
-        noise = self.law.draw(n, generator)
-        average = noise.new_zeros(n, len(self.law.covariates)) if self.law.covariates else None
-        apart = self.law.scores(noise, average)[:, self.columns] - self.mean
-        found: Tensor = torch.linalg.solve_triangular(self.factor, apart.T, upper=False).T
-        return found
-
-
 def describe(law: ParameterLaw) -> dict[tuple[str, str], Tensor]:
     """What is printed of a Gaussian law, by parameter and kind: typical value, spread, effects, correlations.
 
