@@ -21,6 +21,7 @@ from localw2.estimators.dynamics import checks, storing
 from localw2.estimators.dynamics.held_out_paths import HeldOutScore, hold_out
 from localw2.estimators.dynamics.judged_paths import JudgedPaths, sketch_paths
 from localw2.estimators.dynamics.mean_field import fit_mean_field
+from localw2.estimators.dynamics.noise_errors import noise_errors
 from localw2.estimators.dynamics.parameters import LearnedParameters
 from localw2.estimators.dynamics.population.population import Population, from_plain, to_plain
 from localw2.estimators.dynamics.population.subject_methods import SubjectMethods
@@ -147,6 +148,7 @@ class LocalW2ODE(TableMethods, JudgedPaths, SubjectMethods, stored_values.Storab
     fit_ : the ``Fit``: history, settings, skipped steps and why training stopped.
     t0_, n_states_, n_observed_ : initial time, number of states and of observed quantities.
     noise_ : the SD of the errors of each observed quantity (p,), additive or relative; (2, p) if "combined".
+    noise_errors_ : the standard errors of ``noise_``, if it was learned; infinite where nothing tells them.
     population_ : what was learned with noise, doses or covariates, with standard errors, see ``summary``.
 
     Examples
@@ -315,22 +317,26 @@ class LocalW2ODE(TableMethods, JudgedPaths, SubjectMethods, stored_values.Storab
         objective, batches = self._objective(rows, windows, data, inputs, weights, size, seed, held_out)
         checks.check_functions(paths, inputs, objective, seed)
         done: list[dict[str, Any]] = []
-        config = self._config(seed, printed, steps=batches.per_epoch if quick and batches else None)
+        config = self._config(seed, printed, steps=batches.per_epoch if quick else None)
         score = None
         if held_out.any():
             score = HeldOutScore.of(rows, held_out, inputs, objective, seed)
             every = math.ceil(config.max_epochs * SCORED)
             config = replace(config, validate_every=every, patience=PATIENCE, settle=SETTLE)
         try:
-            fit = train(paths, objective, inputs, config, score, (done.append,), batches)
+            steps = None if size is None else batches
+            fit = train(paths, objective, inputs, config, score, (done.append,), steps)
         except FloatingPointError:
             if done:  # a refit that fails leaves the old fit whole, or the last good weights of the new one
                 self._keep(ode, None, None, data.values.shape[1], seed, noise)
             raise
+        errors = None
+        if noise is not None and noise.learned:
+            errors = noise_errors(paths, batches, inputs, seed)
         checks.warn_of_coarse_times(paths.to("cpu"), inputs.cpu(), seed)
         checks.warn_of_skipped(fit)
         checks.warn_of_far_guesses(field, fit)
-        self._keep(ode, fit, self._sketch(Y, kept), data.values.shape[1], seed, noise)
+        self._keep(ode, fit, self._sketch(Y, kept), data.values.shape[1], seed, noise, errors=errors)
         if self.checkpoint is not None and fit.complete:
             settings.remove_checkpoints(self.checkpoint)
         return self
@@ -460,6 +466,8 @@ class LocalW2ODE(TableMethods, JudgedPaths, SubjectMethods, stored_values.Storab
         counts, seen = stored_values.store_seen(self.seen_rows_)
         fit, history = stored_values.store_fit(self.fit_) if hasattr(self, "fit_") else (None, {})
         kind, errors = storing.store_noise(self._noise)
+        if self.population_ is None and hasattr(self, "noise_errors_"):
+            errors["noise_errors"] = torch.tensor(np.atleast_2d(self.noise_errors_))
         plain |= {
             "noise": kind,
             "population": None if self.population_ is None else to_plain(self.population_),
@@ -504,7 +512,8 @@ class LocalW2ODE(TableMethods, JudgedPaths, SubjectMethods, stored_values.Storab
             if described is not None and laws is None:
                 raise ValueError("a network stands where the equation of a population is expected.")
             population = None if described is None else from_plain(described)
-            estimator._keep(ode, fit, seen, n_observed, seed, noise, population)
+            errors = storing.restore_noise_errors(noise, tensors)
+            estimator._keep(ode, fit, seen, n_observed, seed, noise, population, errors)
             estimator._keep_columns(plain.get("table"))
             estimator._keep_subjects(plain.get("subjects"))
         return estimator
@@ -594,8 +603,8 @@ class LocalW2ODE(TableMethods, JudgedPaths, SubjectMethods, stored_values.Storab
         size: int | None,
         seed: int,
         held_out: Array,
-    ) -> tuple[Objective, TrajectoryBatches | None]:
-        """The loss of all rows, and that of batches of ``size`` trajectories."""
+    ) -> tuple[Objective, TrajectoryBatches]:
+        """The loss of all rows, and that of batches of ``size`` trajectories, or of all."""
         norm = self.norm if isinstance(self.norm, Norm) else None
         near = near_initial(data.initial, self.delta, norm)
         balls = rows.balls(near, windows)
@@ -612,9 +621,8 @@ class LocalW2ODE(TableMethods, JudgedPaths, SubjectMethods, stored_values.Storab
             discrepancy = Whitened(discrepancy, tuple(map(tuple, matrix.tolist())))
         of_rows = None if weights is None else weights[rows.number]
         objective = Objective(target, balls, discrepancy, center, scale, of_rows)
-        if size is None:
-            return objective, None
-        return objective, TrajectoryBatches(rows, windows, near, objective, size, seed, held_out)
+        most = data.n if size is None else size
+        return objective, TrajectoryBatches(rows, windows, near, objective, most, seed, held_out)
 
     def _discrepancy(self, n_values: int, ball_rows: int) -> Discrepancy:
         low, high = ASSIGNED_ROWS
@@ -669,6 +677,7 @@ class LocalW2ODE(TableMethods, JudgedPaths, SubjectMethods, stored_values.Storab
         seed: int,
         noise: MeasurementNoise | None = None,
         population: Population | None = None,
+        errors: Array | None = None,
     ) -> None:
         """Take over an ODE and what describes it, with nothing left of an older fit."""
         self._forget()
@@ -677,6 +686,11 @@ class LocalW2ODE(TableMethods, JudgedPaths, SubjectMethods, stored_values.Storab
         if noise is not None:
             table = np.array(list(noise.table().values()))
             self.noise_ = table if len(table) > 1 else table[0]
+            if population is not None and noise.learned:
+                found = [q.error for q in population.quantities if q.kind in noise.parts]
+                errors = np.array(found).reshape(table.shape)
+            if errors is not None:
+                self.noise_errors_ = errors if len(table) > 1 else errors[0]
         assert ode.state_size is not None
         self.model_, self.seen_rows_, self._parameter_seed = ode.cpu().eval(), seen, seed
         self.t0_, self.n_states_, self.n_observed_ = float(ode.times[0]), len(ode.state_size), n_observed

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from localw2._validation import Array
 from localw2.estimators.stored_values import network_settings, sized_array
 from localw2.models.fields import UNITS, FunctionField, NetworkField, RandomField, parameter_names
 from localw2.models.laws import LAWS, Law, ParameterLaw, PushForward, as_laws
@@ -158,6 +159,18 @@ def restore_noise(kind: Any, tensors: dict[str, Tensor], n_observed: int) -> Mea
         raise ValueError("the errors of measurement have other parts, or sizes that are not positive.")
     noise.load_state_dict(state)
     return noise
+
+
+def restore_noise_errors(noise: MeasurementNoise | None, tensors: dict[str, Tensor]) -> Array | None:
+    """The standard errors (parts, p) of learned errors of measurement; None where a file has none."""
+    if noise is None or "noise_errors" not in tensors:
+        return None
+    found, shape = tensors["noise_errors"], (len(noise.parts), len(noise.size))
+    # Infinite ones are fine, what is not a number is not.
+    if tuple(found.shape) != shape or found.dtype != torch.float64 or not bool((found >= 0).all()):
+        raise ValueError(f"noise_errors is no table {shape} of standard errors.")
+    errors: Array = found.numpy().copy()
+    return errors
 
 
 def describe_function(function: Any) -> Any:

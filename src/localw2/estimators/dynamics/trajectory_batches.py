@@ -64,7 +64,7 @@ class TrajectoryBatches:
         """The rows and the loss of every step of an epoch, counted from 0."""
         rng = np.random.default_rng([self.seed, epoch, _PURPOSE])
         for groups in self._draw(rng, self.held_out & (not settling)):
-            found = self._make(groups)
+            found = self.make(groups)
             if found is not None:
                 yield found
 
@@ -84,7 +84,7 @@ class TrajectoryBatches:
             batches.append(groups)
         return batches
 
-    def _make(self, groups: list[Array]) -> tuple[torch.Tensor, Objective] | None:
+    def make(self, groups: list[Array]) -> tuple[torch.Tensor, Objective] | None:
         """The rows of these groups, and the loss in balls of one window and one group."""
         found, sizes = [], []
         for group in groups:

@@ -264,9 +264,7 @@ def _mean_and_spread(values: Array, law: Law) -> tuple[float, float]:
     return float(values.mean()), float(values.std(ddof=1))
 
 
-def _finish(
-    trained: Trained, study: Study, two_stage: dict[str, tuple[float, float]] | None
-) -> Population:
+def _finish(trained: Trained, study: Study, two_stage: dict[str, tuple[float, float]] | None) -> Population:
     """Take the last step to the minimum, and describe what was found."""
     model, own = trained.model, trained.model.law
     law = gaussian_like(own, model.seed)
