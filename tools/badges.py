@@ -13,7 +13,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 FOLDER = Path("docs/_static/badges")
 LABEL, VALUE = "#4a4a4a", "#1f6fb4"  # white text on both has a contrast above 4.5
-SVG = """<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="20" role="img" aria-label="{label}: {value}">
+SVG = """<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="20" role="img"
+  aria-label="{label}: {value}">
 <title>{label}: {value}</title>
 <clipPath id="r"><rect width="{width}" height="20" rx="3"/></clipPath>
 <g clip-path="url(#r)"><rect width="{left}" height="20" fill="{grey}"/>\
@@ -65,7 +66,9 @@ def draw_badge(label: str, value: str) -> str:
 
 def draw_badges(root: Path) -> dict[Path, str]:
     """Every badge by its path in the repository."""
-    return {FOLDER / f"{name.lower()}.svg": draw_badge(name, value) for name, value in read_facts(root).items()}
+    return {
+        FOLDER / f"{name.lower()}.svg": draw_badge(name, value) for name, value in read_facts(root).items()
+    }
 
 
 if __name__ == "__main__":

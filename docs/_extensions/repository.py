@@ -1,4 +1,4 @@
-"""Links to the repository, and to edit a page there, as soon as pyproject.toml says where the repository is."""
+"""Links to the repository, and to edit a page there, as soon as pyproject.toml says where it is."""
 
 from __future__ import annotations
 

@@ -46,7 +46,9 @@ def test_badges_say_what_the_metadata_say(checkout):
     for (name, value), path in zip(facts.items(), draw_badges(ROOT), strict=True):
         assert f"<title>{name}: {value}</title>" in (ROOT / path).read_text()
         assert str(path) in (ROOT / "README.md").read_text()
-    assert sorted((ROOT / "docs/_static/badges").iterdir()) == sorted(ROOT / path for path in draw_badges(ROOT))
+    assert sorted((ROOT / "docs/_static/badges").iterdir()) == sorted(
+        ROOT / path for path in draw_badges(ROOT)
+    )
     path = checkout / "pyproject.toml"
     path.write_text(re.sub(r'^license = ".+"$', 'license = "BSD-3-Clause"', path.read_text(), flags=re.M))
     (fault,) = list_faults(checkout)
