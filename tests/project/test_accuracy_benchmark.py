@@ -538,6 +538,17 @@ def test_pages_quote_the_recorded_seconds():
     assert f"| {ours} | treeffuser: {theirs} (" in front
 
 
+def test_the_landing_page_quotes_the_coverage_of_the_records():
+    tables = summary.summarize(table.read_records(table.FOLDER)).tables
+    shares = sorted(round(100 * one.row(summary.OURS).means["coverage"]) for one in tables)
+    *usual, second, last = shares
+    said = (
+        f"{usual[0]} to {usual[-1]} % of the held-out rows on {len(usual)} of the {len(shares)} tables, "
+        f"and {second} and {last} % on two"
+    )
+    assert said in " ".join((table.ROOT / "docs/index.md").read_text().split())
+
+
 def test_seconds_of_the_same_minute_in_words_and_as_a_table(tmp_path, monkeypatch):
     path = tmp_path / "seconds.json"
     monkeypatch.setattr(table, "SECONDS", path)
