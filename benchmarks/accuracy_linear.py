@@ -24,7 +24,7 @@ from localw2.datasets import Linear
 from localw2.estimators.coefficients.regressor import RandomCoefficientRegressor
 
 METHODS: dict[str, dict[str, Any]] = {
-    "printed loss, delta .1": {"debiased": False, "delta": 0.1},
+    "published loss, delta .1": {"debiased": False, "delta": 0.1},
     "debiased local W2 (default)": {},
     "maximum likelihood": {"method": "ml"},
 }
@@ -39,7 +39,7 @@ def measure_errors(settings: dict[str, Any], seeds: range, rows: int) -> tuple[A
         x, y = truth.sample(rows, random_state=seed)
         start = time.perf_counter()
         with warnings.catch_warnings():
-            # The line of the printed delta is meant to show what balls of one row do.
+            # The line of the published delta is meant to show what balls of one row do.
             warnings.filterwarnings("ignore", message="delta=.* leaves")
             model = RandomCoefficientRegressor(random_state=seed, **settings).fit(x, y)
         spent += time.perf_counter() - start

@@ -1,9 +1,9 @@
-"""Accuracy on the nonlinear example: fit_default, the printed method, and a fit that knows the formula.
+"""Accuracy on the nonlinear example: fit_default, the published method, and a fit that knows the formula.
 
     python benchmarks/accuracy_nonlinear.py [--quick] [--seeds 20] [--first-seed 2000]
 
 Errors are the paper's, sum |E y - E yhat| / sum |E y| over x = -.5, -.4, .., .5 and likewise for the standard
-deviation, but against the true moments. The three fits see the same rows. Ours and the printed method
+deviation, but against the true moments. The three fits see the same rows. Ours and the published method
 integrate over 100 000 draws at each x. The third knows that y = w1 (1 - exp(-w2 x)) + 5 with Gaussian (w1,
 w2) and fits their five moments by Gaussian quasi-likelihood; the ratio to it shows how much could still be
 gained. Seeds from 2000 on were never used for tuning.
@@ -39,7 +39,7 @@ def fit_default(x: Array, y: Array, seed: int, epochs: int | None) -> Result:
     return lambda: measure_moments(model)
 
 
-def fit_printed(x: Array, y: Array, seed: int, epochs: int | None) -> Result:
+def fit_published(x: Array, y: Array, seed: int, epochs: int | None) -> Result:
     """The paper's loss, network and learning rate; delta .1, one draw per step, 1000 epochs."""
     law = Network(
         debiased=False,
@@ -79,7 +79,7 @@ def fit_formula(x: Array, y: Array, seed: int, epochs: int | None) -> Result:
 
 FITS: dict[str, Callable[[Array, Array, int, int | None], Result]] = {
     "LocalW2Regressor()": fit_default,
-    "printed method": fit_printed,
+    "published method": fit_published,
     "knows the formula": fit_formula,
 }
 
@@ -117,9 +117,9 @@ def main() -> None:
         if len(found) < len(FITS):
             continue
         ratio = found["LocalW2Regressor()"].mean(0) / found["knows the formula"].mean(0)
-        gain = found["printed method"].mean(0) / found["LocalW2Regressor()"].mean(0)
+        gain = found["published method"].mean(0) / found["LocalW2Regressor()"].mean(0)
         print(f"ours / knows the formula: mean {ratio[0]:.2f}, SD {ratio[1]:.2f}")
-        print(f"printed / ours: mean {gain[0]:.2f}, SD {gain[1]:.2f}")
+        print(f"published / ours: mean {gain[0]:.2f}, SD {gain[1]:.2f}")
         if n in LIMITS and not arguments.quick:
             print(f"required: mean <= {LIMITS[n][0]}, SD <= {LIMITS[n][1]}")
         print()

@@ -161,7 +161,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     run = Parallel(n_jobs=options.jobs)
-    warnings.filterwarnings("ignore", message=".*balls with one row")  # that is what the printed delta does
+    warnings.filterwarnings("ignore", message=".*balls with one row")  # that is what the published delta does
     seeds = range(options.seeds)
     if options.only == "grid":
         print_grid(run, options.a, range(options.grid_seeds))

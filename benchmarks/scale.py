@@ -200,7 +200,7 @@ def draw_errors(lines: dict[str, list[tuple[int, float, float]]], n: int, pictur
         for panel, column in zip(panels, (1, 2), strict=True):
             panel.plot(balls, [p[column] for p in points], "o-", label=words)
     for panel, name in zip(panels, ("mean", "standard deviation"), strict=True):
-        panel.set(xscale="log", xlabel="balls a step", ylabel=f"error of the {name}", ylim=(0, None))
+        panel.set(xscale="log", xlabel="balls per step", ylabel=f"error of the {name}", ylim=(0, None))
         panel.set_xticks(BATCHES, [str(b) for b in BATCHES])
         panel.minorticks_off()
     panels[0].legend(frameon=False)

@@ -1,4 +1,4 @@
-"""Which spread a loss prefers, and how surely, for many outputs and few rows a ball.
+"""Which spread a loss prefers, and how surely, for many outputs and few rows per ball.
 
     python benchmarks/spread_of_losses.py [--outputs 2 25] [--rows 5 20 64] [--balls 40] [--tables 20]
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 import sys
-import tomllib
 import warnings
 from pathlib import Path
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 sys.path.insert(0, str(HERE / "_extensions"))
+
+import repository  # noqa: E402
 
 project = "localw2"
 author = copyright = "the localw2 developers"
@@ -31,6 +32,7 @@ extensions = [
     "command_line",
     "description",
     "docstrings",
+    "repository",
     "repository_links",
     "stability",
     "trim_code",
@@ -125,17 +127,7 @@ html_theme_options = {
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
-# Links to the repository, and to edit a page there, as soon as pyproject.toml says where it is.
-repository = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"].get("urls", {}).get("Repository")
-if repository is not None:
-    owner, name = repository.rstrip("/").rsplit("/", 2)[1:]
-    html_context = {"github_user": owner, "github_repo": name, "github_version": "main", "doc_path": "docs"}
-    html_theme_options["use_edit_page_button"] = True
-    html_theme_options["secondary_sidebar_items"]["**"].append("edit-this-page")
-    html_theme_options["icon_links"] = [
-        {"name": "Repository", "url": repository, "icon": "fa-brands fa-github"}
-    ]
-    html_theme_options["navbar_end"].append("navbar-icon-links")
+html_context = repository.link(repository.read_url(ROOT / "pyproject.toml"), html_theme_options)
 html_sidebars = {"index": [], "changelog": [], "start": [], "faq": [], "glossary": []}
 
 # Gallery scripts run inside Sphinx; their warnings are not those of the build.

@@ -1,6 +1,6 @@
-"""Do tag, version, changelog and citation name the same release? ``python tools/check_release.py TAG``.
+"""Do tag, version, changelog, citation and badges agree? ``python tools/check_release.py TAG``.
 
-Without a tag, or with an empty one, only the other three are compared. The release workflow runs this first.
+Without a tag, or with an empty one, only the others are compared. The release workflow runs this first.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+
+from badges import draw_badges
 
 ROOT = Path(__file__).parents[1]
 
@@ -29,6 +31,9 @@ def list_faults(root: Path, tag: str = "") -> list[str]:
         faults.append(f"CHANGELOG.md has no section '## [{version}] - DATE'")
     elif released[1] != date:
         faults.append(f"CITATION.cff says {date}, but CHANGELOG.md says {released[1]}")
+    for path, text in draw_badges(root).items():
+        if not (root / path).exists() or (root / path).read_text(encoding="utf-8") != text:
+            faults.append(f"{path} does not show the present metadata: run python tools/badges.py")
     return faults
 
 

@@ -88,7 +88,7 @@ class Distribution(ABC):
         rows = np.array(0) if self._n_rows is None else np.arange(self._n_rows)[first]
         places = np.arange(prod(self._outputs)).reshape(self._outputs)[rest]
         if rows.ndim > 1 or places.ndim > len(self._outputs):
-            raise IndexError(f"an index of {key!r} would add an axis; laws have the axes {self.shape}.")
+            raise IndexError(f"an index of {key!r} would add an axis; there are {self.shape} distributions.")
         return self._take(rows, places)
 
     def __repr__(self) -> str:
@@ -159,7 +159,7 @@ class Distribution(ABC):
         n = 1 if self._n_rows is None else self._n_rows
         if not 1 <= n <= plots.MOST_LAWS or prod(self._outputs) > plots.MOST_OUTPUTS:
             raise ValueError(
-                f"the laws have shape {self.shape}, but 1 to {plots.MOST_LAWS} rows and at most "
+                f"the distributions have shape {self.shape}, but 1 to {plots.MOST_LAWS} rows and at most "
                 f"{plots.MOST_OUTPUTS} outputs can be shown. Choose some, such as law[:3].plot()."
             )
         each = (self._take(np.arange(n), np.array(k)) for k in range(prod(self._outputs)))
@@ -212,13 +212,13 @@ class Distribution(ABC):
         except (TypeError, ValueError):
             raise ValueError(f"{name}={str(values)[:80]} must be numbers, or an array of them.") from None
         if np.isnan(array).any():
-            raise ValueError(f"{name} has NaN, of which no law knows a probability; drop or impute it.")
+            raise ValueError(f"{name} has NaN, which has no probability; drop or impute it.")
         last = array.shape[max(0, array.ndim - len(self.shape)) :]
         own = self.shape[len(self.shape) - len(last) :]
         if any(n not in (1, m) for n, m in zip(last, own, strict=True)):
             raise ValueError(
-                f"{name} has shape {array.shape} and the laws {self.shape}; the last axes must agree, or be "
-                f"1. To ask m values of every law, give {name}[:{', None' * len(self.shape)}]."
+                f"{name} has shape {array.shape}, the distributions {self.shape}; the last axes must agree, "
+                f"or be 1. To ask m values of every distribution, give {name}[:{', None' * len(self.shape)}]."
             )
         leading = array.shape[: max(0, array.ndim - len(self.shape))]
         return np.broadcast_to(array, leading + self.shape)
@@ -647,7 +647,7 @@ def _spell_out(key: Any, n_axes: int) -> tuple[Any, ...]:
     keys = key if isinstance(key, tuple) else (key,)
     dots = [i for i, one in enumerate(keys) if one is Ellipsis]
     if len(keys) - len(dots) > n_axes or len(dots) > 1:
-        raise IndexError(f"an index of {key!r} is too long for laws with {n_axes} axes.")
+        raise IndexError(f"an index of {key!r} is too long for distributions with {n_axes} axes.")
     if dots:
         whole = (slice(None),) * (n_axes - len(keys) + 1)
         keys = keys[: dots[0]] + whole + keys[dots[0] + 1 :]

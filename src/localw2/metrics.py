@@ -507,7 +507,7 @@ def _draw(estimator: Any, X: Any, y: Any, n_samples: int) -> tuple[Array, Array]
     if isinstance(inner, type) or not hasattr(inner, "sample"):
         kind = inner.__name__ if isinstance(inner, type) else type(inner).__name__
         raise ValueError(
-            f"{kind} has no method sample(X, n_samples=..., random_state=...), from which a law is scored. "
+            f"{kind} has no method sample(X, n_samples=..., random_state=...), whose draws are scored. "
             "Give it one that returns draws (n_samples, *y.shape), or score a fitted LocalW2Regressor."
         )
     return y, SamplerDraws.of(inner, inputs, y.shape).many(n_samples, np.random.default_rng(0))

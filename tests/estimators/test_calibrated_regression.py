@@ -429,7 +429,7 @@ class TestPlus:
     def test_progress_names_the_part(self, capsys):
         x, y = line(40, 0)
         LocalW2Regressor(**BALLS, base=None, calibrate="cv+", verbose=True).fit(x, y)
-        assert "calibrating, part 10 of 10: growing balls" in capsys.readouterr().err
+        assert "calibrating, part 10 of 10: finding similar rows" in capsys.readouterr().err
 
 
 class TestIntervals:

@@ -523,6 +523,32 @@ class TestSummary:
         assert table.state_summary(summary.summarize([])) == table.NOTHING
 
 
+def test_pages_quote_the_recorded_seconds():
+    """The landing page and "How long will it take?" have the seconds of three and of seven tables."""
+    known = json.loads(table.SECONDS.read_text())["tables"]
+    page = (table.ROOT / "docs/how-to/how-long.md").read_text()
+    quoted = re.findall(r"^\| ([\d ]+) \| (\d+) \| (\w+) \| ([\d.]+) \|$", page, re.M)
+    assert len(quoted) == 7
+    for rows, columns, name, seconds in quoted:
+        assert [int(rows.replace(" ", "")), int(columns)] == known[name][:2]
+        assert f"{known[name][2]:.2g}" == seconds, name
+    front = (table.ROOT / "docs/index.md").read_text()
+    three = [known[name] for name in ("penguins", "collegedistance", "storms")]
+    ours, theirs = (", ".join(f"{one[at]:.2g} s" for one in three) for at in (2, 3))
+    assert f"| {ours} | treeffuser: {theirs} (" in front
+
+
+def test_the_landing_page_quotes_the_coverage_of_the_records():
+    tables = summary.summarize(table.read_records(table.FOLDER)).tables
+    shares = sorted(round(100 * one.row(summary.OURS).means["coverage"]) for one in tables)
+    *usual, second, last = shares
+    said = (
+        f"{usual[0]} to {usual[-1]} % of the held-out rows on {len(usual)} of the {len(shares)} tables, "
+        f"and {second} and {last} % on two"
+    )
+    assert said in " ".join((table.ROOT / "docs/index.md").read_text().split())
+
+
 def test_seconds_of_the_same_minute_in_words_and_as_a_table(tmp_path, monkeypatch):
     path = tmp_path / "seconds.json"
     monkeypatch.setattr(table, "SECONDS", path)

@@ -118,7 +118,43 @@ def test_the_version_is_in_one_place():
     if listed.returncode:
         pytest.skip("not a git checkout")
     found = [name for name in listed.stdout.split() if not name.startswith(("paper/", "benchmarks/"))]
-    assert found == ["CHANGELOG.md", "CITATION.cff", "src/localw2/__init__.py"]
+    assert found == [
+        "CHANGELOG.md",
+        "CITATION.cff",
+        "docs/_static/badges/version.svg",  # drawn by tools/badges.py, and compared by test_release.py
+        "src/localw2/__init__.py",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("url", "edit"),
+    [
+        (None, None),
+        ("https://github.com/us/localw2", "https://github.com/us/localw2/edit/main/docs/index.md"),
+        ("https://gitlab.com/us/localw2.git", "https://gitlab.com/us/localw2/-/edit/main/docs/index.md"),
+    ],
+)
+def test_pages_link_to_the_repository_once_it_is_named(url, edit, tmp_path):
+    """A page of two lines, built by the theme with the options that conf.py passes to it."""
+    named = "" if url is None else f'[project.urls]\nRepository = "{url}"\n'
+    (tmp_path / "pyproject.toml").write_text(f'[project]\nname = "localw2"\n{named}')
+    (tmp_path / "index.md").write_text("# Title\n\nA page.\n")
+    (tmp_path / "conf.py").write_text(
+        f"""
+import sys; sys.path.insert(0, {str(DOCS / "_extensions")!r})
+from pathlib import Path
+import repository
+extensions, html_theme = ["myst_parser", "repository"], "pydata_sphinx_theme"
+html_theme_options = {{"navbar_end": [], "secondary_sidebar_items": {{"**": ["page-toc"]}}}}
+html_context = repository.link(repository.read_url(Path("pyproject.toml")), html_theme_options)
+"""
+    )
+    command = [sys.executable, "-m", "sphinx", "-W", "--quiet", ".", "built"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "built" / "index.html").read_text()
+    assert ("Edit" in page) == (url is not None)
+    assert edit is None or (f'href="{edit}"' in page and f'href="{url.removesuffix(".git")}"' in page)
 
 
 # --- the built pages ---

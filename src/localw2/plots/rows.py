@@ -187,7 +187,7 @@ def importance(law: Any, mean: Any, names: Any = None, axes: Any = None) -> Any:
         size = (7.5, 1.25 + 0.34 * max(2, len(shown)))
         axes = _pyplot().subplots(1, 2, figsize=size, layout="constrained", sharey=True)[1]
     words = ("CRPS,\nin SDs of y", "squared error,\nin variances of y")
-    titles = ("The whole law", "Its mean")
+    titles = ("The whole distribution", "Its mean")
     for ax, values, word, title, color in zip(axes, both, words, titles, (MODEL, DATA), strict=True):
         height, error = values[shown].mean(1), values[shown].std(1)
         ax.barh(np.arange(len(shown)), height, 0.62, color=color, alpha=0.75)

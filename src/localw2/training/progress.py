@@ -65,7 +65,7 @@ class Stages:
     ``title`` comes before every line, where a fit is one of several.
 
     >>> with Stages(enabled=False) as stages:
-    ...     stages.start("choosing the mean", 5)
+    ...     stages.start("choosing the mean model", 5)
     ...     stages.advance()
     """
 

@@ -68,7 +68,8 @@ def fit(
         ),
     ] = None,
     law: Annotated[
-        LawName, typer.Option(help="What the distribution is made of; auto pools ball laws and the network.")
+        LawName,
+        typer.Option(help="What the distribution is made of; auto pools similar rows and a network."),
     ] = LawName.auto,
     base: Annotated[Base, typer.Option(help="The mean that the distribution is centred on.")] = Base.auto,
     calibrate: Annotated[

@@ -117,7 +117,7 @@ def learn(
             if in_part:
                 raise
             warnings.warn(
-                "interrupted before the laws were weighted: this fit is a ball law around its mean.",
+                "interrupted before the candidates were weighted: this fit draws from balls of similar rows.",
                 stacklevel=5,
             )
             trials, weights = [], np.ones(1)
@@ -133,7 +133,7 @@ def _try_laws(
     """What every law says of rows that it has not seen, and the weights that follow; () if none are held."""
     if not fitted.without:
         return [], np.ones(1)
-    stages.start("comparing laws", 1 + len(fitted.without))
+    stages.start("comparing distributions", 1 + len(fitted.without))
     trials = _try_balls(recipe, fitted, x, y, stages)
     networks = [law for law in recipe.laws if isinstance(law, Network)]
     stages.pause()
@@ -167,7 +167,7 @@ def _finish(
     narrowing = _narrow(kept, recipe.outcomes)
     grown: dict[BallLaw, BallMember] = {}
     if any(isinstance(trial.law, BallLaw) for trial, _ in kept):
-        stages.start("growing balls", 1)
+        stages.start("finding similar rows", 1)
         # The laws that share a forest with a kept one as well: its balls are then those of the trial.
         shared = {trial.law.on for trial, _ in kept if isinstance(trial.law, BallLaw)}
         laws = [law for law in recipe.laws if isinstance(law, BallLaw) and law.on in shared]

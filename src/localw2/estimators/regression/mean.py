@@ -264,7 +264,7 @@ def cross_fit(
         kinds = [replace(listed[p.name.removeprefix(_WEIGHTED)], name=p.name) for p in chosen.parts]
         scale = chosen.scale
     else:
-        stages.start("choosing the mean", 2)
+        stages.start("choosing the mean model", 2)
         kinds, scale, known = fitter.screen()
     fitted = fitter.complete(kinds, scale, held, known)
     if len(sampled) < n:
@@ -502,7 +502,7 @@ class _Fitter:
         found = {part.name: part.weight for part in whole.mean.parts}
         kinds = [kind for kind in kinds if kind.name in found]
         weights = [found[kind.name] for kind in kinds]
-        self._fit_all(kinds, left_out, scale, models, "fitting it without held-out rows")
+        self._fit_all(kinds, left_out, scale, models, "fitting it out of fold")
         without = []
         for some in held:
             rows = np.flatnonzero(~np.isin(self.folds, some))

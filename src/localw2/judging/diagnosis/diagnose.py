@@ -43,8 +43,8 @@ ADVICE = {
     "above": _MEAN_ADVICE,
     "below": _MEAN_ADVICE,
     "shape": "The model misses skewness or tails: try a wider network, more epochs or more rows.",
-    "merged": "Let the law have several modes: ball laws keep modes that a network merges.",
-    "split": "Smooth the law: use more rows per ball (delta) or fewer epochs.",
+    "merged": "Use a model with several modes: law='balls' keeps modes that a network merges.",
+    "split": "Smooth the distribution: use more rows per ball (delta) or fewer epochs.",
     "dependence": "Fit the outputs jointly (SlicedW2, EnergyScore), and keep those of one draw together.",
 }
 
