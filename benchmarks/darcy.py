@@ -18,8 +18,8 @@ What the paper does not print is assumed here: f = 1, l = 0.1, alpha = 4, arithm
 test nodes uniform among those that can be rows, and a realization of its own for every row, as the index
 of omega in its Eq. (3.16) says (``--shared`` takes one for all rows of a window). Its times are of a machine
 with 24 cores; ours are processor seconds of one core, for trying five laws on four fifths of the rows and the
-fit of the one that is kept to all. 100 realizations have errors of their own, which no method can have less than: so
-errors are printed against many more as well, and those of 100 against the others.
+fit of the one that is kept to all. 100 realizations have errors of their own, which no method can have less
+than: so errors are printed against many more as well, and those of 100 against the others.
 """
 
 from __future__ import annotations

@@ -7,8 +7,9 @@ import pytest
 from localw2 import LocalW2FieldRegressor, LocalW2Regressor, Nearest, Network, load
 from localw2.estimators.fields import smoothing
 from localw2.estimators.fields.location_scale import LocationScale
+from localw2.estimators.fields.regressor import list_ways
 from localw2.estimators.fields.representation import Components
-from localw2.estimators.fields.score_law import choose_way, list_ways
+from localw2.estimators.fields.score_law import choose_way
 from localw2.storage.model_file import Stored, read, write
 
 T = np.linspace(0, 1, 30)

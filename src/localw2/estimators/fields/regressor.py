@@ -16,8 +16,9 @@ from localw2.estimators import settings, stored_values
 from localw2.estimators.fields.curves import read_curves, smooth_curves
 from localw2.estimators.fields.location_scale import LocationScale
 from localw2.estimators.fields.representation import Components
-from localw2.estimators.fields.score_law import ScoreLaw, Way, choose_way, list_ways
+from localw2.estimators.fields.score_law import ScoreLaw, Way, choose_way
 from localw2.estimators.fields.storing import restore_location, store_location
+from localw2.estimators.regression.ball_law import BallLaw
 from localw2.estimators.regression.regressor import LocalW2Regressor
 from localw2.estimators.tables import Columns, read_rows, read_table
 from localw2.judging.conformal import threshold
@@ -26,6 +27,7 @@ from localw2.storage.model_file import Stored
 _GRID = 50  # points of a grid that nobody gave
 _HELD, _MOST_HELD = 0.2, 5000  # rows that bands are calibrated on
 _PURPOSE = 34
+_BALLS, _ALL_ROWS = (2, 5, 40, 160, 640), 10**9  # rows of balls in the default law
 _INNER = "law:"  # before the names of what the regressor of the scores stores
 
 
@@ -426,6 +428,22 @@ def _farthest(fields: Array, mean: Array, std: Array) -> Array:
     off = np.where(std > 0, np.abs(fields - mean) / safe, 0.0)
     found: Array = off.max(-1)
     return found
+
+
+def list_ways(smooth: bool | str) -> list[Way]:
+    """The ways that are compared where no regressor is given, from simple to complex.
+
+    Smooth functions and one law of what they leave for all rows; balls of rows for that; balls around a mean
+    of their own, for a mean that is not quite smooth; and those alone, where smooth functions only harm.
+    """
+    plain = LocalW2Regressor(law="balls")
+    found = [
+        Way(LocalW2Regressor(BallLaw(_ALL_ROWS), base=None), True),
+        Way(LocalW2Regressor([BallLaw(rows) for rows in (*_BALLS, _ALL_ROWS)], base=None), True),
+        Way(plain, True),
+        Way(plain, False),
+    ]
+    return found if smooth == "auto" else [way for way in found if way.smooth == smooth]
 
 
 def _read_inputs(X: Any, y: Array) -> tuple[Array, Columns, LocalW2Regressor]:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 from sklearn.base import clone
 
 from localw2._validation import Array
 from localw2.estimators.fields.location_scale import LocationScale
-from localw2.estimators.regression.ball_law import BallLaw
-from localw2.estimators.regression.regressor import LocalW2Regressor
 from localw2.metrics import energy_score
 
+if TYPE_CHECKING:
+    from localw2.estimators.regression.regressor import LocalW2Regressor
+
 _PURPOSE, _MATCHED = 34, 1000  # rows at which the spread of draws is compared with that of scores
-_BALLS, _ALL_ROWS = (2, 5, 40, 160, 640), 10**9  # rows of balls in the default law
 _MOST_COMPARED, _COMPARED_DRAWS = 10_000, 50  # rows, and draws at each, that the default law is chosen by
 _FOLDS, _ENOUGH_HELD = 5, 500  # and how many of them are held out
 
@@ -70,22 +70,6 @@ class Way:
 
     regressor: LocalW2Regressor
     smooth: bool
-
-
-def list_ways(smooth: bool | str) -> list[Way]:
-    """The ways that are compared where no regressor is given, from simple to complex.
-
-    Smooth functions and one law of what they leave for all rows; balls of rows for that; balls around a mean
-    of their own, for a mean that is not quite smooth; and those alone, where smooth functions only harm.
-    """
-    plain = LocalW2Regressor(law="balls")
-    found = [
-        Way(LocalW2Regressor(BallLaw(_ALL_ROWS), base=None), True),
-        Way(LocalW2Regressor([BallLaw(rows) for rows in (*_BALLS, _ALL_ROWS)], base=None), True),
-        Way(plain, True),
-        Way(plain, False),
-    ]
-    return found if smooth == "auto" else [way for way in found if way.smooth == smooth]
 
 
 def choose_way(ways: list[Way], x: Array, scores: Array, weights: Array | None, seed: int) -> Way:
