@@ -18,7 +18,7 @@ from localw2.estimators.fields.location_scale import LocationScale
 from localw2.estimators.fields.representation import Components
 from localw2.estimators.fields.score_law import ScoreLaw, Way, choose_way
 from localw2.estimators.fields.storing import restore_location, store_location
-from localw2.estimators.regression.ball_law import BallLaw
+from localw2.estimators.regression.ball_law import ALL_ROWS, BallLaw
 from localw2.estimators.regression.regressor import LocalW2Regressor
 from localw2.estimators.tables import Columns, read_rows, read_table
 from localw2.judging.conformal import threshold
@@ -27,7 +27,7 @@ from localw2.storage.model_file import Stored
 _GRID = 50  # points of a grid that nobody gave
 _HELD, _MOST_HELD = 0.2, 5000  # rows that bands are calibrated on
 _PURPOSE = 34
-_BALLS, _ALL_ROWS = (2, 5, 40, 160, 640), 10**9  # rows of balls in the default law
+_BALLS = (2, 5, 40, 160, 640, ALL_ROWS)  # rows of balls in the default law
 _INNER = "law:"  # before the names of what the regressor of the scores stores
 
 
@@ -438,8 +438,8 @@ def list_ways(smooth: bool | str) -> list[Way]:
     """
     plain = LocalW2Regressor(law="balls")
     found = [
-        Way(LocalW2Regressor(BallLaw(_ALL_ROWS), base=None), True),
-        Way(LocalW2Regressor([BallLaw(rows) for rows in (*_BALLS, _ALL_ROWS)], base=None), True),
+        Way(LocalW2Regressor(BallLaw(ALL_ROWS), base=None), True),
+        Way(LocalW2Regressor([BallLaw(rows) for rows in _BALLS], base=None), True),
         Way(plain, True),
         Way(plain, False),
     ]
