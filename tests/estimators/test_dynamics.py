@@ -598,6 +598,29 @@ class TestFiles:
         with pytest.raises(ValueError, match="function"):
             load(tmp_path / "m", field=decay)
 
+    def test_errors_of_learned_noise_survive_and_few_trajectories_tell_none(self, tmp_path):
+        Y, t, _ = decays(40)
+        noisy = Y + 0.05 * np.random.default_rng(0).normal(size=Y.shape)
+        settings = {"noise": "additive", "width": 10, "depth": 1, **QUICK}
+        model = LocalW2ODE(**settings).fit(noisy, t, y0=[1.0])
+        assert model.noise_errors_.shape == model.noise_.shape == (1,)
+        # At the least the error of an SD of as many independent errors, at the most of one for each trajectory.
+        relative = float(model.noise_errors_[0] / model.noise_[0])
+        assert 0.5 * (2 * noisy.size) ** -0.5 < relative < 2 * (2 * len(noisy)) ** -0.5
+        model.save(tmp_path / "m")
+        np.testing.assert_array_equal(load(tmp_path / "m").noise_errors_, model.noise_errors_)
+        few = LocalW2ODE(**settings).fit(noisy[:10], t, y0=[1.0])
+        assert np.isinf(few.noise_errors_).all()
+        few.save(tmp_path / "few")
+        assert np.isinf(load(tmp_path / "few").noise_errors_).all()
+
+    def test_forged_errors_of_noise(self):
+        Y, t, _ = decays(20)
+        stored = LocalW2ODE(noise="additive", width=5, depth=1, **QUICK).fit(Y, t, y0=[1.0]).to_stored()
+        stored.tensors["noise_errors"] = torch.full((1, 1), torch.nan).double()
+        with pytest.raises(ValueError, match="noise_errors"):
+            LocalW2ODE.from_stored(stored)
+
     def test_push_forward_and_observation_survive(self, tmp_path):
         Y, t, _ = decays(10)
         model = LocalW2ODE(decay, {"k": PushForward(1.0)}, observe=first_state, **QUICK).fit(Y, t, y0=[1.0])

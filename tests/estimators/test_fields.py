@@ -5,8 +5,11 @@ import pandas as pd
 import pytest
 
 from localw2 import LocalW2FieldRegressor, LocalW2Regressor, Nearest, Network, load
+from localw2.estimators.fields import smoothing
 from localw2.estimators.fields.location_scale import LocationScale
+from localw2.estimators.fields.regressor import list_ways
 from localw2.estimators.fields.representation import Components
+from localw2.estimators.fields.score_law import choose_way
 from localw2.storage.model_file import Stored, read, write
 
 T = np.linspace(0, 1, 30)
@@ -61,6 +64,61 @@ def test_a_mean_and_a_spread_are_found():
     np.testing.assert_allclose(residuals.std(0), 1, atol=0.05)
     far = np.array([[50.0, 0.0]])  # a polynomial of degree 3 would be at 125 000
     assert np.abs(found.mean(far)).max() < 5
+
+
+def test_a_correlation_that_turns_with_x_is_found():
+    rng = np.random.default_rng(2)
+    x = rng.uniform(-1, 1, (3000, 1))
+    tie = 0.8 * np.sin(np.pi / 2 * x[:, 0])
+    first, second, third = rng.gamma(4, 0.5, (3, 3000)) - 2  # mean 0, variance 1, skewed
+    scores = np.stack([first, tie * first + np.sqrt(1 - tie**2) * second, third], 1) * [1, 3, 0.1]
+    found, standardised = LocationScale.learn(x, scores, 0)
+    for place in (-0.8, 0.0, 0.8):
+        draws = found.place(np.array([[place]]), rng.normal(size=(20_000, 1, 3)))[:, 0]
+        wanted = np.eye(3)
+        wanted[0, 1] = wanted[1, 0] = 0.8 * np.sin(np.pi / 2 * place)
+        np.testing.assert_allclose(np.corrcoef(draws.T), wanted, atol=0.08)
+        np.testing.assert_allclose(draws.std(0), [1, 3, 0.1], rtol=0.1)
+    inside = x[:, 0] > 0.5
+    for part in (standardised, standardised[inside]):
+        np.testing.assert_allclose(np.corrcoef(part.T), np.eye(3), atol=4 / np.sqrt(len(part)))
+
+
+def test_units_do_not_matter():
+    rng = np.random.default_rng(3)
+    x = rng.uniform(size=(400, 2))
+    scores = np.stack([x[:, 0] ** 2, x[:, 1]], 1) + (0.2 + x[:, :1]) * rng.normal(size=(400, 2))
+    draws = rng.normal(size=(5, 400, 2))
+    plain = LocationScale.learn(x, scores, 0)[0].place(x, draws)
+    moved = LocationScale.learn(7 * x - 3, 10 * scores, 0)[0].place(7 * x - 3, draws)
+    np.testing.assert_allclose(moved / 10, plain, rtol=1e-4, atol=1e-4)
+
+
+def test_held_out_rows_choose_the_law():
+    rng = np.random.default_rng(6)
+    x = rng.uniform(size=(600, 1))
+    side = np.where(rng.random(600) < x[:, 0], 1.0, -1.0)  # modes whose shares depend on x
+    modes = side[:, None] + 0.1 * rng.normal(size=(600, 1))
+    steps = 3 * (np.floor(9 * x) % 2) + 0.1 * rng.normal(size=(600, 1))  # no smooth function follows
+    plain = np.sin(3 * x) + np.exp(x) * rng.normal(size=(600, 1))
+    ways = list_ways("auto")
+    chosen = [choose_way(ways, x, scores, None, 0) for scores in (plain, modes, steps)]
+    assert chosen[0].smooth
+    assert chosen[0].regressor.base is None
+    assert chosen[1] is not ways[0]
+    assert not chosen[2].smooth
+    assert [way.smooth for way in list_ways(True)] == [True] * 3
+    assert [way.smooth for way in list_ways(False)] == [False]
+
+
+def test_more_rows_than_candidates_are_compared_on(monkeypatch):
+    monkeypatch.setattr(smoothing, "_MOST_CHOOSING", 300)
+    rng = np.random.default_rng(7)
+    x = rng.uniform(-1, 1, (1000, 1))
+    scores = x**2 + 0.3 * rng.normal(size=(1000, 1))
+    found, standardised = LocationScale.learn(x, scores, 0)
+    assert np.abs(found.mean(x) - x**2).mean() < 3 * 0.3 * np.sqrt(5 / 1000)
+    np.testing.assert_allclose(standardised.std(0), 1, atol=0.1)
 
 
 def test_moments_and_dependence_on_the_grid(fitted):

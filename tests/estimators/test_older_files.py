@@ -96,3 +96,16 @@ def test_an_ode_with_a_network():
     np.testing.assert_allclose(
         model.sample([1.0], [0, 1, 2.0], 3, random_state=1), expected["draws"], rtol=1e-5
     )
+
+
+def test_fields_of_version_0_2_whose_mean_and_spread_are_polynomials():
+    folder = FOLDER.parent / "files-0.2"
+    expected = json.loads((folder / "answers.json").read_text())["fields"]
+    model = load(folder / "fields.localw2")
+    mean, std = model.predict(expected["X"], return_std=True)
+    np.testing.assert_allclose(mean, expected["mean"], rtol=1e-9)
+    np.testing.assert_allclose(std, expected["std"], rtol=1e-9)
+    np.testing.assert_allclose(model.sample(expected["X"], 3, random_state=1), expected["draws"], rtol=1e-9)
+    band = model.predict_band(expected["X"], 0.5)
+    np.testing.assert_allclose(band, [expected["lower"], expected["upper"]], rtol=1e-9)
+    assert model.get_params()["smooth"] is True

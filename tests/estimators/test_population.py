@@ -10,7 +10,7 @@ import torch
 from localw2 import LocalW2ODE, LogNormal, Normal, PushForward, load
 from localw2.estimators.dynamics.population.individuals import Anchor, Equation, estimate
 from localw2.estimators.dynamics.population.population import Population, Quantity
-from localw2.estimators.dynamics.population.uncertainty import describe, gaussian_like, least_errors
+from localw2.estimators.dynamics.population.uncertainty import Bowl, describe, gaussian_like, least_errors
 from localw2.estimators.dynamics.storing import restore_ode
 from localw2.models.cohort import Cohort
 from localw2.models.fields import FunctionField
@@ -113,6 +113,7 @@ class TestLines:
         assert found["spread"].error == pytest.approx(whole**2 / spread / (2 * 60) ** 0.5, rel=0.4)
         noise = model.population_.find("noise", "additive")
         assert noise.error == pytest.approx(sigma / (2 * 240) ** 0.5, rel=0.4)
+        assert model.noise_errors_ == pytest.approx([noise.error])
         low, high = found["spread"].interval
         assert low < found["spread"].value < high
         with pytest.raises(ValueError, match="there are: k typical"):
@@ -642,3 +643,32 @@ class TestCampaigns:
         order = found.means_.ravel().argsort()
         np.testing.assert_allclose(np.exp(found.means_.ravel()[order]), [0.7, 3.5], rtol=0.15)
         assert found.weights_.min() > 0.4
+
+
+class TestTheLastStep:
+    """A Newton step from where training ended."""
+
+    @staticmethod
+    def bowl(gradient):
+        """A loss with slopes 2 and 4, and standard errors .1 and .3 of two numbers."""
+        learned = [torch.nn.Parameter(torch.tensor([1.0, -1.0]).double())]
+        inverse = torch.diag(torch.tensor([0.5, 0.25]).double())
+        groups = torch.tensor([[0.2, 1.2], [-0.2, -1.2]]).double()
+        return Bowl(learned, torch.tensor(gradient).double(), inverse, groups)
+
+    def test_standard_errors(self):
+        errors = self.bowl([0.0, 0.0]).covariance.diagonal().sqrt()
+        torch.testing.assert_close(errors, torch.tensor([0.1, 0.3]).double())
+
+    @pytest.mark.parametrize(
+        ("gradient", "expected"),
+        [
+            ([0.02, -0.04], [0.99, -0.99]),  # to the minimum
+            ([2.0, 0.0], [0.95, -1.0]),  # half a standard error at most
+            ([math.nan, 0.0], [1.0, -1.0]),  # nowhere, if nothing is known
+        ],
+    )
+    def test_goes_to_the_minimum_or_half_a_standard_error(self, gradient, expected):
+        bowl = self.bowl(gradient)
+        bowl.descend()
+        torch.testing.assert_close(bowl.learned[0].detach(), torch.tensor(expected).double())

@@ -358,3 +358,44 @@ class TestBatches:
         for y in (0.3, 0.8, 1.5):
             slope = float(field.bind(zero)(torch.tensor(0.0), torch.tensor([[y]])).detach())
             assert slope == pytest.approx(-y, abs=0.05)
+
+
+class TestWhitening:
+    @staticmethod
+    def covariance(rows, windows, turned, weights=None):
+        """The mean covariance of turned targets within windows."""
+        total = np.zeros((turned.shape[1],) * 2)
+        share = np.ones(len(turned)) if weights is None else weights[rows.number]
+        for window in windows:
+            own = share[window][:, None]
+            rest = turned[window] - (own * turned[window]).sum(0) / own.sum()
+            total += (own * rest).T @ rest
+        return total / sum(share[window].sum() for window in windows)
+
+    @pytest.mark.parametrize("weighted", [False, True])
+    def test_rows_vary_alike_in_all_directions(self, weighted):
+        Y, t = paths(60, 6, 2, spread=0.3)
+        rows = Trajectories.of(Y, t).pairs()
+        windows = rows.windows(60, None)
+        weights = np.random.default_rng(1).uniform(0.5, 2, 60) if weighted else None
+        center, scale = np.full_like(rows.target, 0.3), np.full_like(rows.target, 2.0)
+        matrix = rows.whitening(windows, center, scale, weights)
+        turned = (rows.target - center) / scale @ matrix
+        found = self.covariance(rows, windows, turned, weights)
+        np.testing.assert_allclose(found, np.eye(4), atol=1e-9)
+
+    def test_what_hardly_varies_is_not_blown_up(self):
+        Y, t = paths(60, 6, 1)
+        Y = np.concatenate([Y, Y + 1e-9 * np.random.default_rng(2).normal(size=Y.shape)], 2)
+        rows = Trajectories.of(Y, t).singles()
+        matrix = rows.whitening(
+            rows.windows(60, None), np.zeros_like(rows.target), np.ones_like(rows.target), None
+        )
+        values = np.linalg.eigvalsh(matrix)
+        assert values[-1] / values[0] == pytest.approx(20)
+
+    def test_nothing_varies(self):
+        Y, t = np.ones((10, 4, 2)), np.linspace(0, 1, 4)
+        rows = Trajectories.of(Y, t).singles()
+        zero = np.zeros_like(rows.target)
+        np.testing.assert_array_equal(rows.whitening(rows.windows(10, None), zero, zero + 1, None), np.eye(2))

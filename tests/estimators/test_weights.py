@@ -12,6 +12,7 @@ from sklearn.preprocessing import StandardScaler
 
 from localw2 import (
     BallLaw,
+    LocalW2FieldRegressor,
     LocalW2ODE,
     LocalW2Regressor,
     Nearest,
@@ -102,6 +103,75 @@ class TestEveryRegressor:
         x, y, _ = rows()
         with pytest.raises(ValueError, match=words):
             estimator.fit(x, y, sample_weight=weights)
+
+
+def make_field_rows(n=60, seed=0):
+    x, level, weights = rows(n, seed=seed)
+    grid = np.linspace(0, 1, 6)
+    return x, level[:, None] * np.sin(3 * grid) + x[:, 1:] * grid, weights
+
+
+@pytest.mark.filterwarnings("ignore")
+class TestFields:
+    """The same laws for fields, which no number stands for."""
+
+    model = LocalW2FieldRegressor(LocalW2Regressor(BallLaw(5), base=None), calibrate=True, random_state=0)
+
+    def test_equal_weights_are_no_weights(self):
+        x, fields, _ = make_field_rows()
+        plain = self.model.fit(x, fields).predict_band(x[:5], 0.5)
+        same = self.model.fit(x, fields, sample_weight=np.full(60, 3.7)).predict_band(x[:5], 0.5)
+        np.testing.assert_array_equal(same, plain)
+
+    def test_only_ratios_matter_and_weights_do(self, tmp_path):
+        x, fields, weights = make_field_rows()
+        plain, once, again = (
+            self.model.fit(x, fields, sample_weight=w).predict_band(x[:5], 0.5)
+            for w in (None, weights, 4.0 * weights)
+        )
+        np.testing.assert_array_equal(once, again)
+        assert not np.array_equal(once, plain)
+        save(self.model, tmp_path / "model")
+        np.testing.assert_array_equal(load(tmp_path / "model").predict_band(x[:5], 0.5), again)
+
+    def test_fields_of_weight_zero_are_as_if_they_were_not_there(self):
+        x, fields, weights = make_field_rows()
+        weights[::7] = 0
+        kept = np.flatnonzero(weights)
+        dirty = np.where(weights[:, None] > 0, fields, np.nan)
+        clean = self.model.fit(x[kept], fields[kept], sample_weight=weights[kept]).sample(x, random_state=0)
+        with_them = self.model.fit(x, dirty, sample_weight=weights).sample(x, random_state=0)
+        np.testing.assert_array_equal(with_them, clean)
+
+    def test_curves_of_weight_zero_lose_their_points_too(self):
+        x, fields, weights = make_field_rows()
+        weights[::7] = 0
+        kept = np.flatnonzero(weights)
+        points = [np.linspace(0, 1, 6)] * 60
+        model = LocalW2FieldRegressor(LocalW2Regressor(BallLaw(5), base=None), random_state=0)
+        clean = model.fit(x[kept], [fields[i] for i in kept], [points[i] for i in kept], weights[kept])
+        clean = clean.predict(x[:3])
+        with_them = model.fit(x, list(fields), points, sample_weight=weights).predict(x[:3])
+        np.testing.assert_array_equal(with_them, clean)
+
+    def test_weights_move_the_mean_field_and_its_spread(self):
+        rng = np.random.default_rng(0)
+        n = 1500
+        x, common = rng.uniform(size=(n, 1)), rng.random(n) < 0.5
+        grid = np.linspace(0, 1, 5)
+        spread = np.where(common, 0.5, 1.5)[:, None]
+        fields = np.where(common, 0.0, 2.0)[:, None] + spread * rng.normal(size=(n, 1)) * (1 + grid)
+        weights = np.where(common, 3.0, 1.0)
+        mean, std = self.model.fit(x, fields, sample_weight=weights).predict([[0.5]], return_std=True)
+        np.testing.assert_allclose(mean[0], 0.5, atol=0.3)  # unweighted: 1
+        variance = 0.75 * (spread.min() * (1 + grid)) ** 2 + 0.25 * (spread.max() * (1 + grid)) ** 2 + 0.75
+        np.testing.assert_allclose(std[0] ** 2, variance, rtol=0.25)
+
+    @pytest.mark.parametrize(("weights", "words"), [(np.ones(3), "shape"), (-np.ones(60), "negative")])
+    def test_bad_weights_are_refused(self, weights, words):
+        x, fields, _ = make_field_rows()
+        with pytest.raises(ValueError, match=words):
+            self.model.fit(x, fields, sample_weight=weights)
 
 
 def test_frames_lose_the_same_rows():

@@ -22,6 +22,7 @@ from localw2 import (
     Weighted,
     local_w2,
 )
+from localw2.losses.discrepancies import Whitened
 from strategies import pot_per_ball, problems, quiet_within, weighted_mean
 
 # --- each loss against an independent formula ---
@@ -425,3 +426,29 @@ def test_import_is_quiet_about_optional_packages():
     )
     result = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
     assert result.stdout.strip() == "0.0", result.stderr
+
+
+class TestWhitened:
+    """A discrepancy of outputs that are multiplied by a matrix."""
+
+    MATRIX = ((2.0, 1.0), (0.0, 0.5))
+
+    @pytest.mark.parametrize(
+        "inner", [SquaredW2(), SquaredW2(debiased=True), SlicedW2(8), EnergyScore()], ids=str
+    )
+    def test_is_that_of_the_products(self, inner):
+        rng = np.random.default_rng(0)
+        hoods = Neighborhoods.within(rng.uniform(size=20), 0.2, min_size=2)
+        y, yhat = torch.tensor(rng.normal(size=(20, 2))), torch.tensor(rng.normal(size=(3, 20, 2)))
+        matrix, whitened = torch.tensor(self.MATRIX).double(), Whitened(inner, self.MATRIX)
+        expected = Objective(y @ matrix, hoods, inner)(yhat @ matrix)
+        objective = Objective(y, hoods, whitened)
+        torch.testing.assert_close(objective(yhat), expected)
+        assert torch.autograd.gradcheck(objective, yhat.clone().requires_grad_())
+        stacked = torch.vmap(objective)(torch.stack([yhat, 2 * yhat]))
+        torch.testing.assert_close(stacked, torch.stack([objective(yhat), objective(2 * yhat)]))
+
+    def test_asks_for_what_the_discrepancy_asks_for(self):
+        whitened = Whitened(SquaredW2(debiased=True), self.MATRIX)
+        assert (whitened.min_draws, whitened.min_size, whitened.takes_weights) == (2, 2, True)
+        assert not Whitened(SquaredW2(), self.MATRIX).debiased

@@ -43,9 +43,14 @@ class Powers:
 
     def evaluate(self, x: Array) -> Array:
         """The products at rows x (N, p), (N, n_terms), the constant first."""
-        width = np.where(self.upper > self.lower, self.upper - self.lower, 1.0)
-        z = 2 * (np.clip(x, self.lower, self.upper) - self.lower) / width - 1
+        z = self.to_units(x)
         return np.hstack([np.ones((len(z), 1)), multiply_columns(z, self.degree)])
+
+    def to_units(self, x: Array) -> Array:
+        """Rows x (N, p) with each column moved to [-1, 1]."""
+        width = np.where(self.upper > self.lower, self.upper - self.lower, 1.0)
+        moved: Array = 2 * (np.clip(x, self.lower, self.upper) - self.lower) / width - 1
+        return moved
 
 
 def multiply_columns(z: Array, degree: int) -> Array:

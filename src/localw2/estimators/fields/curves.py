@@ -58,9 +58,13 @@ def read_curves(Y: Any, points: Any) -> tuple[list[Array], list[Array]]:
 
 
 def smooth_curves(
-    values: list[Array], points: list[Array], x: Array, grid: Array, seed: int
+    values: list[Array], points: list[Array], x: Array, grid: Array, seed: int, weights: Array | None = None
 ) -> SmoothedCurves:
-    """Curves on a grid from measurements at points of their own, x (N, p) being the inputs."""
+    """Curves on a grid from measurements at points of their own, x (N, p) being the inputs.
+
+    A curve counts by its weight (N,).
+    """
+    own = np.ones(len(values)) if weights is None else weights
     everywhere = np.concatenate(points)
     low, high = min(everywhere.min(), grid.min()), max(everywhere.max(), grid.max())
     typical = int(np.median([len(t) for t in points]))
@@ -73,16 +77,20 @@ def smooth_curves(
 
     hidden = [rng.random(len(t)) < _HELD for t in points]
     hidden = [h if not h.all() else np.zeros(len(h), bool) for h in hidden]
-    seen = _fit([y[~h] for y, h in zip(values, hidden, strict=True)],
-                [_splines(t[~h], knots) for t, h in zip(points, hidden, strict=True)], terms)  # fmt: skip
-    left, total = [], []
-    for y, t, h, c in zip(values, points, hidden, seen.means, strict=True):
+    shown = [y[~h] for y, h in zip(values, hidden, strict=True)]
+    seen = _fit(shown, [_splines(t[~h], knots) for t, h in zip(points, hidden, strict=True)], terms, own)
+    left, total, shares = [], [], []
+    for y, t, h, c, weight in zip(values, points, hidden, seen.means, own, strict=True):
         left.append(y[h] - _splines(t[h], knots) @ c)
         total.append(y[h])
-    held, missed = np.concatenate(total), np.concatenate(left)
-    error = float((missed**2).mean() / held.var()) if len(held) > 1 and held.var() > 0 else 0.0
+        shares.append(np.full(int(h.sum()), weight))
+    error = 0.0
+    if sum(map(len, total)) > 1:
+        held, missed, share = np.concatenate(total), np.concatenate(left), np.concatenate(shares)
+        variance = np.average((held - np.average(held, weights=share)) ** 2, weights=share)
+        error = float(np.average(missed**2, weights=share) / variance) if variance > 0 else 0.0
 
-    whole = _fit(values, [_splines(t, knots) for t in points], terms)
+    whole = _fit(values, [_splines(t, knots) for t in points], terms, own)
     roots = np.linalg.cholesky(whole.covariances)
     drawn = whole.means + np.einsum("nij,nj->ni", roots, rng.normal(size=whole.means.shape))
     return SmoothedCurves(grid, drawn @ _splines(grid, knots).T, float(np.sqrt(whole.noise)), error)
@@ -104,18 +112,20 @@ class _Posterior:
     noise: float
 
 
-def _fit(values: list[Array], designs: list[Array], terms: Array) -> _Posterior:
-    """The EM algorithm, with the factors on the spread renewed now and then."""
+def _fit(values: list[Array], designs: list[Array], terms: Array, own: Array) -> _Posterior:
+    """The EM algorithm, with the factors on the spread renewed now and then; curves count by ``own`` (N,)."""
     n, k = len(values), designs[0].shape[1]
     grams = np.stack([b.T @ b for b in designs])
     products = np.stack([b.T @ y for b, y in zip(designs, values, strict=True)])
-    squares, counts = sum(float(y @ y) for y in values), sum(map(len, values))
-    level = np.concatenate(values)
+    squares = sum(w * float(y @ y) for w, y in zip(own, values, strict=True))
+    counts = sum(w * len(y) for w, y in zip(own, values, strict=True))
+    level, shares = np.concatenate(values), np.repeat(own, [len(y) for y in values])
     weights = np.zeros((terms.shape[1], k))
-    weights[0] = level.mean()
-    variance = float(level.var()) or 1.0
+    weights[0] = np.average(level, weights=shares)
+    variance = float(np.average((level - weights[0, 0]) ** 2, weights=shares)) or 1.0
     spread, noise = variance * np.eye(k), variance / 4
-    pseudo = np.linalg.pinv(terms)
+    root = np.sqrt(own)[:, None]
+    pseudo = np.linalg.pinv(root * terms) * root.T
     tiny = 1e-8 * variance
     factors = np.ones(n)
     for step in range(_STEPS):
@@ -127,11 +137,13 @@ def _fit(values: list[Array], designs: list[Array], terms: Array) -> _Posterior:
         off = means - terms @ weights
         second = covariances + off[:, :, None] * off[:, None]
         if step % _RENEWED == _RENEWED - 1 and terms.shape[1] > 1:
-            squares_of = np.einsum("ij,nij->n", inverse, second)[:, None] / k
-            factors = to_variances(terms @ fit_spread(terms, squares_of / squares_of.mean()))[:, 0]
-        spread = (second / factors[:, None, None]).mean(0) + tiny * np.eye(k)
-        fitted = np.einsum("ni,nij,nj->", means, grams, means) + np.einsum("nij,nji->", grams, covariances)
-        after = max((squares - 2 * float((means * products).sum()) + float(fitted)) / counts, tiny)
+            squares_of = np.einsum("ij,nij->n", inverse, second) / k
+            squares_of /= np.average(squares_of, weights=own)
+            factors = to_variances(terms @ fit_spread(terms, squares_of[:, None], weights=own))[:, 0]
+        spread = np.average(second / factors[:, None, None], axis=0, weights=own) + tiny * np.eye(k)
+        fitted = np.einsum("n,ni,nij,nj->", own, means, grams, means, optimize=True)
+        fitted += np.einsum("n,nij,nji->", own, grams, covariances, optimize=True)
+        after = max((squares - 2 * float(own @ (means * products).sum(1)) + float(fitted)) / counts, tiny)
         done = abs(after - noise) <= _ENOUGH * noise and step > 3 * _RENEWED
         noise = after
         if done:

@@ -1,89 +1,177 @@
-"""Smooth mean and spread of several outputs: polynomials in x, of the degree that predicts best."""
+"""Smooth mean and covariance of several outputs, as smooth in x as held-out rows say."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
 
 from localw2._validation import Array
-from localw2.estimators.powers import Powers, list_degrees
+from localw2.estimators.fields.smoothing import (
+    Basis,
+    Candidate,
+    SmoothFunction,
+    average_fits,
+    make_folds,
+    solve_ridge,
+)
 
-_FOLDS, _PURPOSE = 5, 31
-_RIDGE = 1e-6  # of the mean: only against columns that depend on each other
+_HELD_MEAN = (0.01, 0.1, 1.0)  # penalties of kernels in the mean, for outputs of variance 1
+_HELD_SPREAD = (0.02, 0.1, 0.5, 2.5)  # in the logarithm of a variance
+_SPREAD_DEGREE = 2  # of its polynomials: squares are noisy, and beyond it kernels need fewer rows
+_MOST_MIXED, _ROWS_PER_TERM = 300, 10  # coefficients of other outputs in the regression of one
 _SPREAD_RIDGE = 1e-3  # of the logarithm of the spread, in units of a row
-_STEPS, _SMALL = 50, 1e-9
+_STEPS, _ENOUGH = 50, 1e-8  # of Newton's method, and a gain per row that ends it
+_SMALL, _TINY = 1e-9, 1e-9  # of squares in units of their mean; of a penalty a row
 _WIDEST = 30.0  # logarithm of a variance, in units of the mean one
+
+Fit = Callable[[Array, Array, list[Array]], list[Array]]
+Deviances = Callable[[Array, Array], Array]
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class LocationScale:
-    r"""Mean :math:`P_m(x) A` and variances :math:`\exp(P_v(x) B)` of d outputs, A (F, d) and B (G, d)."""
+    r"""Mean and covariance of d outputs as smooth functions of x.
 
-    mean_powers: Powers
-    mean_weights: Array
-    spread_powers: Powers
-    spread_weights: Array
+    .. math:: z_j = m_j(x) + r_j, \qquad r_j = \sum_{l < j} c_{jl}(x)\, r_l + e^{v_j(x) / 2} w_j
+
+    The w have mean 0 and variance 1 and are uncorrelated, whatever their law. ``mixing`` has the functions c,
+    row by row of a lower triangle, d (d - 1) / 2 of them; None means that they are 0.
+    """
+
+    center: SmoothFunction
+    log_variance: SmoothFunction
+    mixing: SmoothFunction | None
 
     @classmethod
-    def learn(cls, x: Array, z: Array, seed: int) -> tuple[LocationScale, Array]:
-        """From rows x (N, p), z (N, d); and the standardised residuals (N, d), which are out of fold.
+    def learn(
+        cls, x: Array, z: Array, seed: int, weights: Array | None = None
+    ) -> tuple[LocationScale, Array]:
+        """From rows x (N, p), z (N, d), their weights (N,); and the standardised w (N, d), out of fold.
 
         The mean is found twice, the second time with rows weighted by the inverse of their variance.
         """
-        folds = np.random.default_rng([seed, _PURPOSE]).permutation(len(x)) % min(_FOLDS, len(x))
-        unit, weights = z.var(0), np.ones(len(x))
+        n = len(x)
+        folds, own = make_folds(n, seed), np.ones(n) if weights is None else weights
+        basis = Basis.of(x, seed, weights)
+        features = basis.evaluate(x)
+        unit = _variances(z, own)
+        known, root = unit > 0, np.sqrt(np.where(unit > 0, unit, 1.0))
+        target, precision = z / root, np.ones(n)
         for _ in range(2):
-            means = {d: _cross_fit_mean(x, z, d, folds, weights) for d in list_degrees(*x.shape)}
-            errors = {d: float(weights @ ((z - m) ** 2).sum(1)) for d, m in means.items()}
-            best = min(errors, key=lambda d: errors[d])
-            residuals = z - means[best]
-            squares = residuals**2 / np.where(unit > 0, unit, 1.0) + _SMALL
-            degrees = _choose_spread(x, squares, folds)
-            powers = Powers.of(x, max(degrees))
-            spread = _average_fits(powers.evaluate(x), squares, [Powers.of(x, d).n_terms for d in degrees])
-            total = (to_variances(powers.evaluate(x) @ spread) * unit).sum(1)
-            weights = 1 / np.where(total > 0, total, 1.0)
-            weights /= weights.mean()
-        spread[0] += np.log(np.where(unit > 0, unit, 1.0))  # the first term is the constant
-        mean_powers = Powers.of(x, best)
-        found = cls(mean_powers, _fit_mean(mean_powers.evaluate(x), z, weights), powers, spread)
-        return found, residuals / found.scale(x)
+            center, means = _fit_mean(basis, features, target, own * precision, folds)
+            residuals = target - means
+            log_variance, logarithms = _fit_variances(basis, features, residuals**2 + _SMALL, own, folds)
+            total = (to_variances(logarithms) * unit).sum(1)
+            precision = 1 / np.where(total > 0, total, 1.0)
+            precision /= precision.mean()
+        mixing, rest = _fit_mixing(x, residuals, own, to_variances(-logarithms), folds, seed)
+        if mixing is not None:
+            log_variance, _ = _fit_variances(basis, features, rest**2 + _SMALL, own, folds)
+            pairs = [(j, k) for j in range(z.shape[1]) for k in range(j)]
+            mixing = mixing.scale(np.array([root[j] / root[k] if known[k] else 0.0 for j, k in pairs]))
+        found = cls(center.scale(root), log_variance.shift(2 * np.log(root)), mixing)
+        return found, rest * root / found.scale(x)
 
     def rescale(self, factors: Array) -> LocationScale:
-        """The same with factors (d,) on the standard deviations."""
-        weights = self.spread_weights.copy()
-        weights[0] += 2 * np.log(factors)
-        return replace(self, spread_weights=weights)
+        """The same with factors (d,) on the standard deviations of what other outputs do not tell."""
+        return replace(self, log_variance=self.log_variance.shift(2 * np.log(factors)))
 
     def mean(self, x: Array) -> Array:
         """The mean at rows x (N, p), (N, d)."""
-        found: Array = self.mean_powers.evaluate(x) @ self.mean_weights
-        return found
+        return self.center.evaluate(x)
 
     def scale(self, x: Array) -> Array:
-        """The standard deviations at rows x (N, p), (N, d)."""
-        found: Array = np.exp(self.spread_powers.evaluate(x) @ self.spread_weights / 2)
+        """The standard deviations at rows x (N, p) of what other outputs do not tell, (N, d)."""
+        found: Array = np.exp(self.log_variance.evaluate(x) / 2)
         return found
 
+    def place(self, x: Array, draws: Array) -> Array:
+        """Standardised draws (S, N, d) with the mean and the covariance of rows x (N, p)."""
+        found: Array = self.scale(x) * draws
+        if self.mixing is not None:
+            coefficients, start = self.mixing.evaluate(x), 0
+            for j in range(1, found.shape[-1]):
+                found[..., j] += np.einsum("nk,snk->sn", coefficients[:, start : start + j], found[..., :j])
+                start += j
+        return found + self.mean(x)
 
-def _fit_mean(features: Array, z: Array, weights: Array) -> Array:
-    left = features * weights[:, None]
-    gram = left.T @ features
-    gram[np.diag_indices_from(gram)] *= 1 + _RIDGE
-    found: Array = np.linalg.solve(gram, left.T @ z)
+
+def _variances(z: Array, weights: Array) -> Array:
+    mean = np.average(z, axis=0, weights=weights)
+    found: Array = np.average((z - mean) ** 2, axis=0, weights=weights)
     return found
 
 
-def _cross_fit_mean(x: Array, z: Array, degree: int, folds: Array, weights: Array) -> Array:
-    """Predictions (N, d) at every row by the fit to the other folds."""
-    features, found = Powers.of(x, degree).evaluate(x), np.empty_like(z)
-    for fold in range(folds.max() + 1):
-        inside = folds == fold
-        found[inside] = features[inside] @ _fit_mean(features[~inside], z[~inside], weights[~inside])
-    return found
+def _fit_mean(
+    basis: Basis, features: list[Array], z: Array, weights: Array, folds: Array
+) -> tuple[SmoothFunction, Array]:
+    """The mean of z (N, d) by least squares with weights (N,), and its predictions (N, d) out of fold."""
+    fit, deviances = _least_squares(z, weights)
+    candidates = basis.candidates(len(z), _HELD_MEAN)
+    parts, values = average_fits(features, candidates, folds, fit, deviances)
+    return basis.assemble(parts), values
+
+
+def _fit_variances(
+    basis: Basis, features: list[Array], squares: Array, weights: Array, folds: Array
+) -> tuple[SmoothFunction, Array]:
+    """Logarithms of variances from squares (N, d), and their values (N, d) out of fold."""
+
+    def fit(block: Array, rows: Array, penalties: list[Array]) -> list[Array]:
+        return [fit_spread(block[rows], squares[rows], penalty, weights[rows]) for penalty in penalties]
+
+    def deviances(values: Array, rows: Array) -> Array:
+        logarithms = np.clip(values, -_WIDEST, _WIDEST)
+        found: Array = weights[rows] @ (squares[rows] * np.exp(-logarithms) + logarithms)
+        return found
+
+    candidates = basis.candidates(len(squares), _HELD_SPREAD, highest=_SPREAD_DEGREE)
+    parts, values = average_fits(features, candidates, folds, fit, deviances)
+    return basis.assemble(parts), values
+
+
+def _fit_mixing(
+    x: Array, residuals: Array, own: Array, precisions: Array, folds: Array, seed: int
+) -> tuple[SmoothFunction | None, Array]:
+    """How residuals (N, d) follow from those before them, and what is left of them (N, d), out of fold."""
+    n, d = residuals.shape
+    rest = residuals.copy()
+    if d == 1:
+        return None, rest
+    basis = Basis.of(x, seed, own, most_terms=min(_MOST_MIXED, n // _ROWS_PER_TERM) // (d - 1))
+    (terms,) = basis.evaluate(x)
+    usual = np.sqrt(np.average(residuals**2, axis=0, weights=own))
+    before = residuals / np.where(usual > 0, usual, 1.0)
+    columns = []
+    for j in range(1, d):
+        features = (before[:, :j, None] * terms[:, None]).reshape(n, -1)
+        fit, deviances = _least_squares(residuals[:, j : j + 1], own * precisions[:, j])
+        candidates = [Candidate(0, np.tile(c.penalty, j)) for c in basis.candidates(n, (), lowest=-1)]
+        parts, values = average_fits([features], candidates, folds, fit, deviances)
+        rest[:, j] -= values[:, 0]
+        coefficients = np.sum([one for _, one in parts], axis=0).reshape(j, -1)
+        columns += [
+            basis.to_powers @ one / (size or 1.0) for one, size in zip(coefficients, usual, strict=False)
+        ]
+    return SmoothFunction.polynomial(basis.powers, np.stack(columns, 1)), rest
+
+
+def _least_squares(z: Array, weights: Array) -> tuple[Fit, Deviances]:
+    """Ridge regressions of z (N, d) with weights (N,), and minus twice their profile likelihood."""
+
+    def fit(block: Array, rows: Array, penalties: list[Array]) -> list[Array]:
+        return solve_ridge(block[rows], z[rows], weights[rows], penalties)
+
+    def deviances(values: Array, rows: Array) -> Array:
+        squares = np.average((z[rows] - values) ** 2, axis=0, weights=weights[rows])
+        found: Array = len(values) * np.log(squares + _SMALL**2)
+        return found
+
+    return fit, deviances
 
 
 def to_variances(logarithms: Array) -> Array:
@@ -92,67 +180,41 @@ def to_variances(logarithms: Array) -> Array:
     return found
 
 
-def fit_spread(features: Array, squares: Array) -> Array:
-    r"""Coefficients (F, d) with the least :math:`\sum_i q_i e^{-\eta_i} + \eta_i`, by Newton's method.
+def fit_spread(
+    features: Array, squares: Array, penalty: Array | None = None, weights: Array | None = None
+) -> Array:
+    r"""Coefficients b (F, d) with the least :math:`\sum_i w_i (q_i e^{-\eta_i} + \eta_i) + \sum_k h_k b_k^2`.
 
-    That is the likelihood of Gaussian residuals with squares q; the coefficients but the constant are held
-    near 0 by a small penalty. Steps are by Fisher's information, which is the same for all outputs.
+    That is the likelihood of Gaussian residuals with squares q and logarithms of variances
+    :math:`\eta = F b`, by Newton's method with Fisher's information, which is the same for all outputs. The
+    penalty h is small, and 0 for the constant, unless given.
     """
     n = len(features)
-    held = np.full(features.shape[1], _SPREAD_RIDGE * n)
-    held[0] = 0.0
-    step = np.linalg.inv(features.T @ features + np.diag(held + 1e-9 * n))
+    own = np.ones((n, 1)) if weights is None else weights[:, None]
+    if penalty is None:
+        penalty = np.full(features.shape[1], _SPREAD_RIDGE * n)
+        penalty[0] = 0.0
+    held = penalty[:, None]
+    step = np.linalg.inv((own * features).T @ features + np.diag(2 * penalty + _TINY * n))
     found = np.zeros((features.shape[1], squares.shape[1]))
-    found[0] = np.log(squares.mean(0))
-    value = _deviance(features, squares, found) + (held[:, None] * found**2).sum(0) / n
+    found[0] = np.log(np.average(squares, axis=0, weights=own[:, 0]))
+
+    def evaluate(coefficients: Array) -> tuple[Array, Array]:
+        logarithms = np.clip(features @ coefficients, -_WIDEST, _WIDEST)
+        ratios = squares * np.exp(-logarithms)
+        return (own * (ratios + logarithms)).sum(0) + (held * coefficients**2).sum(0), ratios
+
+    value, ratios = evaluate(found)
     rate = np.ones(squares.shape[1])
     for _ in range(_STEPS):
-        slope = features.T @ (squares / to_variances(features @ found) - 1) - 2 * held[:, None] * found
+        slope = features.T @ (own * (ratios - 1)) - 2 * held * found
         tried = found + rate * (step @ slope)
-        after = _deviance(features, squares, tried) + (held[:, None] * tried**2).sum(0) / n
+        after, new_ratios = evaluate(tried)
         better = after < value
-        found = np.where(better, tried, found)
-        gain, value = np.where(better, value - after, 0.0), np.where(better, after, value)
+        gain = np.where(better, value - after, 0.0)
+        found, value = np.where(better, tried, found), np.where(better, after, value)
+        ratios = np.where(better, new_ratios, ratios)
         rate = np.where(better, np.minimum(1.0, 2 * rate), rate / 4)
-        if (gain < 1e-8).all() and better.any():
+        if (gain < _ENOUGH * n).all() and better.any():
             break
     return found
-
-
-def _average_fits(features: Array, squares: Array, n_terms: list[int]) -> Array:
-    """The mean of the fits to the first so many features: lower degrees come first in them."""
-    found = np.zeros((features.shape[1], squares.shape[1]))
-    for count in n_terms:
-        found[:count] += fit_spread(features[:, :count], squares) / len(n_terms)
-    return found
-
-
-def _deviance(features: Array, squares: Array, weights: Array) -> Array:
-    """Minus the log-likelihood of each output, a row, (d,), up to constants and a factor 2."""
-    found: Array = _row_deviances(features, squares, weights).mean(0)
-    return found
-
-
-def _row_deviances(features: Array, squares: Array, weights: Array) -> Array:
-    """The same of every row, (N, d)."""
-    logarithms = np.clip(features @ weights, -_WIDEST, _WIDEST)
-    found: Array = squares * np.exp(-logarithms) + logarithms
-    return found
-
-
-def _choose_spread(x: Array, squares: Array, folds: Array) -> list[int]:
-    """The degrees whose variances predict the squares of rows in other folds as well as the best.
-
-    That is within a standard error: rows can hardly tell them apart, and their mean is surer than any.
-    """
-    lost = {}
-    for degree in list_degrees(*x.shape):
-        features = Powers.of(x, degree).evaluate(x)
-        lost[degree] = np.empty(len(x))
-        for fold in range(folds.max() + 1):
-            inside = folds == fold
-            weights = fit_spread(features[~inside], squares[~inside])
-            lost[degree][inside] = _row_deviances(features[inside], squares[inside], weights).sum(1)
-    best = min(lost, key=lambda d: float(lost[d].mean()))
-    gaps = {d: one - lost[best] for d, one in lost.items()}
-    return [d for d, gap in gaps.items() if gap.mean() <= gap.std() / np.sqrt(len(x))]

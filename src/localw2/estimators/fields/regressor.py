@@ -7,8 +7,8 @@ from typing import Any, Self, final
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, clone
-from sklearn.utils import Tags
+from sklearn.base import BaseEstimator
+from sklearn.utils import Tags, _safe_indexing
 from sklearn.utils.validation import check_is_fitted
 
 from localw2._validation import Array, as_array, check_count, check_flag, check_probability
@@ -16,15 +16,18 @@ from localw2.estimators import settings, stored_values
 from localw2.estimators.fields.curves import read_curves, smooth_curves
 from localw2.estimators.fields.location_scale import LocationScale
 from localw2.estimators.fields.representation import Components
-from localw2.estimators.powers import Powers
+from localw2.estimators.fields.score_law import ScoreLaw, Way, choose_way
+from localw2.estimators.fields.storing import restore_location, store_location
+from localw2.estimators.regression.ball_law import ALL_ROWS, BallLaw
 from localw2.estimators.regression.regressor import LocalW2Regressor
 from localw2.estimators.tables import Columns, read_rows, read_table
+from localw2.judging.conformal import threshold
 from localw2.storage.model_file import Stored
 
 _GRID = 50  # points of a grid that nobody gave
 _HELD, _MOST_HELD = 0.2, 5000  # rows that bands are calibrated on
-_MATCHED = 1000  # rows at which the spread of draws is compared with that of scores
 _PURPOSE = 34
+_BALLS = (2, 5, 40, 160, 640, ALL_ROWS)  # rows of balls in the default law
 _INNER = "law:"  # before the names of what the regressor of the scores stores
 
 
@@ -33,11 +36,11 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
     r"""Regression whose outputs are fields: the distribution of a curve or an image on a grid, at every x.
 
     A field is written by the scores z of a few principal components, as many as needed to leave at most
-    1 - ``explained`` of the variance of *held-out* fields out. The scores have a smooth mean and spread,
-    polynomials in x of the degree that predicts best, and a ``LocalW2Regressor`` learns the joint law of what
-    is left:
+    1 - ``explained`` of the variance of *held-out* fields out. The scores have a smooth mean and covariance,
+    polynomials and kernels in x that are as smooth as held-out rows say, and a ``LocalW2Regressor`` learns
+    the joint law of what is left:
 
-    .. math:: \hat y = \mu + B^\top \bigl( m(x) + s(x)\, \hat f(x, \hat\omega) \bigr) + e
+    .. math:: \hat y = \mu + B^\top \bigl( m(x) + L(x)\, \hat f(x, \hat\omega) \bigr) + e
 
     e is what components leave out, as it was in a random held-out field of the fit. Distances between scores
     are distances between fields on the grid.
@@ -45,15 +48,17 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
     Parameters
     ----------
     regressor : None or LocalW2Regressor
-        What learns the law of the standardised scores; None is ``LocalW2Regressor(law="balls")``. Any of its
-        laws and discrepancies will do, such as
-        ``LocalW2Regressor(Network.with_noise(discrepancy="sinkhorn"))``.
+        What learns the law of the standardised scores. None takes the simplest of these whose energy score on
+        held-out rows is within a standard error of the best: one law for all rows, balls of rows, and balls
+        around a mean of their own, ``LocalW2Regressor(law="balls")``. Any laws and discrepancies will do,
+        such as ``LocalW2Regressor(Network.with_noise(discrepancy="sinkhorn"))``.
     explained : float
         The share of the variance of held-out fields that components must explain.
     max_components : int
         How many components there may be.
-    smooth : bool
-        Standardise scores by a smooth mean and spread first. Without, the regressor does all.
+    smooth : bool or "auto"
+        Standardise scores by a smooth mean and covariance first. Without, the regressor does all. "auto" lets
+        held-out rows decide if ``regressor`` is None, and is True otherwise.
     grid : None or array (G,)
         Where curves are wanted that are measured at points of their own; for fields on a grid, its
         coordinates, for pictures only.
@@ -91,7 +96,7 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
         regressor: Any = None,
         explained: float = 0.99,
         max_components: int = 20,
-        smooth: bool = True,
+        smooth: bool | str = "auto",
         grid: Any = None,
         calibrate: bool = False,
         random_state: Any = None,
@@ -114,20 +119,26 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
         tags.input_tags.categorical = True
         return tags
 
-    def fit(self, X: Any, Y: Any, points: Any = None) -> Self:
+    def fit(self, X: Any, Y: Any, points: Any = None, sample_weight: Any = None) -> Self:
         """Learn from rows X (N, p) and fields Y (N, G), (N, H, W) or of more axes.
 
         With ``points``, Y is a list of N curves, each an array of measurements (n_i,), and points has an
-        array of the places (n_i,) of each; they become curves on ``grid``.
+        array of the places (n_i,) of each; they become curves on ``grid``. ``sample_weight`` (N,) >= 0 says
+        how much a field counts relative to others, as in ``LocalW2Regressor``: only ratios matter, equal
+        weights change nothing, and a field of weight 0 is as if it were not there.
         """
         explained = check_probability(self.explained, "explained")
         most = check_count(self.max_components, "max_components", 1)
-        smooth, calibrate = check_flag(self.smooth, "smooth"), check_flag(self.calibrate, "calibrate")
-        inner = LocalW2Regressor(law="balls") if self.regressor is None else self.regressor
-        if not isinstance(inner, LocalW2Regressor):
-            raise ValueError(f"regressor={inner!r} must be None or a LocalW2Regressor.")
+        automatic = isinstance(self.smooth, str) and self.smooth == "auto"
+        smooth: bool | str = "auto" if automatic else check_flag(self.smooth, "smooth")
+        calibrate = check_flag(self.calibrate, "calibrate")
+        if not (self.regressor is None or isinstance(self.regressor, LocalW2Regressor)):
+            raise ValueError(f"regressor={self.regressor!r} must be None or a LocalW2Regressor.")
         seed = settings.draw_seed(self.random_state) % 2**32
-        noise, stated = None, None
+        noise, stated, weights = None, None, None
+        if sample_weight is not None:
+            X, Y, own, weights = settings.weigh_rows(X, Y, sample_weight)
+            points = points if points is None or own is None else _safe_indexing(points, own)
         if points is None:
             fields, shape = self._read_fields(Y)
             x, columns, reader = _read_inputs(X, fields[:, 0])
@@ -138,7 +149,7 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
             everywhere = np.concatenate(places)
             ends = everywhere.min(), everywhere.max()
             grid = np.linspace(*ends, _GRID) if self.grid is None else _read_grid(self.grid, None)
-            curves = smooth_curves(values, places, columns.expand(x), grid, seed)
+            curves = smooth_curves(values, places, columns.expand(x), grid, seed, weights)
             fields, shape, noise, stated = curves.fields, grid.shape, curves.noise, curves.error
         numbers = columns.expand(x)
         rng = np.random.default_rng([seed, _PURPOSE])
@@ -147,22 +158,20 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
         if calibrate:
             held = np.sort(rng.permutation(n)[: min(_MOST_HELD, int(_HELD * n))])
         kept = np.setdiff1d(np.arange(n), held)
-        components = Components.learn(fields[kept], explained, most, seed)
+        numbers_kept, weights_kept = numbers[kept], None if weights is None else weights[kept]
+        components = Components.learn(fields[kept], explained, most, seed, weights_kept)
         scores = components.scores(fields[kept])
+        if self.regressor is None:
+            way = choose_way(list_ways(smooth), numbers_kept, scores, weights_kept, seed)
+        else:
+            way = Way(self.regressor, bool(smooth))
         location = None
-        if smooth:
-            location, scores = LocationScale.learn(numbers[kept], scores, seed)
-        law = clone(inner).set_params(**({} if inner.random_state is not None else {"random_state": seed}))
-        law.fit(numbers[kept], scores)
-        if location is not None:
-            # Few held-out rows tell a law its spread only roughly; that of all rows is known here.
-            some = np.sort(rng.permutation(len(kept))[:_MATCHED])
-            mean, variance = law.law_.moments(numbers[kept][some])
-            drawn, seen = (mean**2 + variance).mean(0), (scores[some] ** 2).mean(0)
-            known = (drawn > 0) & (seen > 0)
-            location = location.rescale(np.sqrt(np.where(known, seen, 1.0) / np.where(known, drawn, 1.0)))
+        if way.smooth:
+            location, scores = LocationScale.learn(numbers_kept, scores, seed, weights_kept)
+        found = ScoreLaw.learn(way.regressor, location, numbers_kept, scores, weights_kept, seed)
         self._forget()
-        self.regressor_, self.components_, self._location, self._columns = law, components, location, columns
+        self.regressor_, self._location = found.regressor, found.location
+        self.components_, self._columns = components, columns
         self.n_components_, self.left_out_ = (
             len(components.basis),
             components.error if stated is None else stated,
@@ -171,9 +180,12 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
         self.n_features_in_ = reader.n_features_in_
         if columns.names is not None:
             self.feature_names_in_ = np.array(columns.names, dtype=object)
-        self.band_scores_ = None
+        self.band_scores_, self._band_weights = None, None
         if len(held):
-            self.band_scores_ = np.sort(self._distances(numbers[held], fields[held]))
+            distances = self._distances(numbers[held], fields[held])
+            order = np.argsort(distances, kind="stable")
+            self.band_scores_ = distances[order]
+            self._band_weights = None if weights is None else weights[held][order]
         return self
 
     def sample(self, X: Any, n_samples: int = 1, random_state: Any = None) -> Array:
@@ -268,6 +280,7 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
             "noise": self.noise_,
             "left_out": self.left_out_,
             "degrees": None,
+            "smooth_parts": None,
         }
         tensors = {f"{_INNER}{name}": tensor for name, tensor in inner.tensors.items()}
         arrays = {
@@ -277,18 +290,14 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
             "remainders": self.components_.remainders,
         }
         if self._location is not None:
-            place = self._location
-            plain["degrees"] = [place.mean_powers.degree, place.spread_powers.degree]
-            arrays |= {
-                "lower": place.mean_powers.lower,
-                "upper": place.mean_powers.upper,
-                "mean_weights": place.mean_weights,
-                "spread_weights": place.spread_weights,
-            }
+            plain["smooth_parts"], smooth = store_location(self._location)
+            arrays |= smooth
         if self.grid_ is not None:
             arrays["grid"] = self.grid_
         if self.band_scores_ is not None:
             arrays["band_scores"] = self.band_scores_
+        if self._band_weights is not None:
+            arrays["band_weights"] = self._band_weights
         tensors |= {name: torch.tensor(np.ascontiguousarray(a)) for name, a in arrays.items()}
         regressors = {f"{_INNER}{name}": regressor for name, regressor in inner.regressors.items()}
         return Stored(type(self).__name__, plain, tensors, regressors)
@@ -327,16 +336,7 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
             array("left_out", tensors["left_out"], q + 1),
             array("remainders", tensors["remainders"], n_kept, size),
         )
-        location = None
-        if plain["degrees"] is not None:
-            ends = array("lower", tensors["lower"], width), array("upper", tensors["upper"], width)
-            first, second = (Powers(*ends, whole(degree, 0, 10)) for degree in plain["degrees"])
-            location = LocationScale(
-                first,
-                array("mean_weights", tensors["mean_weights"], first.n_terms, q),
-                second,
-                array("spread_weights", tensors["spread_weights"], second.n_terms, q),
-            )
+        location = restore_location(plain, tensors, width, q)
         noise, left_out = plain["noise"], plain["left_out"]
         if not (noise is None or type(noise) is float) or type(left_out) is not float:
             raise ValueError(f"noise={noise!r}, left_out={left_out!r} are not numbers.")
@@ -349,6 +349,9 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
             estimator.feature_names_in_ = np.array(columns.names, dtype=object)
         scores = tensors.get("band_scores")
         estimator.band_scores_ = None if scores is None else array("band_scores", scores, len(scores))
+        of_bands = tensors.get("band_weights")
+        n_held = 0 if scores is None else len(scores)
+        estimator._band_weights = None if of_bands is None else array("band_weights", of_bands, n_held)
         return estimator
 
     def _read_fields(self, Y: Any) -> tuple[Array, tuple[int, ...]]:
@@ -376,11 +379,7 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
 
     def _place(self, numbers: Array, scores: Array) -> Array:
         """Standardised scores (S, N, q) with their mean and spread at rows (N, p)."""
-        scores = scores.reshape(*scores.shape[:2], -1)
-        if self._location is None:
-            return scores
-        placed: Array = self._location.mean(numbers) + self._location.scale(numbers) * scores
-        return placed
+        return ScoreLaw(self._location, self.regressor_).place(numbers, scores)
 
     def _common_scores(self, numbers: Array) -> Any:
         """Scores (S, rows, q) with the same randomness at every row, some rows at a time."""
@@ -408,6 +407,8 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
     def _calibrated_factor(self, coverage: float) -> float | None:
         if self.band_scores_ is None:
             return None
+        if self._band_weights is not None:
+            return float(threshold(self.band_scores_, coverage, self._band_weights))
         rank = int(np.ceil((len(self.band_scores_) + 1) * coverage - 1e-9))
         if rank > len(self.band_scores_):
             warnings.warn(
@@ -427,6 +428,22 @@ def _farthest(fields: Array, mean: Array, std: Array) -> Array:
     off = np.where(std > 0, np.abs(fields - mean) / safe, 0.0)
     found: Array = off.max(-1)
     return found
+
+
+def list_ways(smooth: bool | str) -> list[Way]:
+    """The ways that are compared where no regressor is given, from simple to complex.
+
+    Smooth functions and one law of what they leave for all rows; balls of rows for that; balls around a mean
+    of their own, for a mean that is not quite smooth; and those alone, where smooth functions only harm.
+    """
+    plain = LocalW2Regressor(law="balls")
+    found = [
+        Way(LocalW2Regressor(BallLaw(ALL_ROWS), base=None), True),
+        Way(LocalW2Regressor([BallLaw(rows) for rows in _BALLS], base=None), True),
+        Way(plain, True),
+        Way(plain, False),
+    ]
+    return found if smooth == "auto" else [way for way in found if way.smooth == smooth]
 
 
 def _read_inputs(X: Any, y: Array) -> tuple[Array, Columns, LocalW2Regressor]:

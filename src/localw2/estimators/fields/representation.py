@@ -45,10 +45,13 @@ class Components:
         return found
 
     @classmethod
-    def learn(cls, fields: Array, explained: float, most: int, seed: int) -> Components:
+    def learn(
+        cls, fields: Array, explained: float, most: int, seed: int, weights: Array | None = None
+    ) -> Components:
         """The fewest components that leave at most 1 - ``explained`` of the variance of held-out fields out.
 
-        Held out is one fold of five at a time; the components themselves then come from all fields.
+        Held out is one fold of five at a time; the components themselves then come from all fields. A field
+        counts by its weight (N,).
 
         >>> rng = np.random.default_rng(0)
         >>> fields = rng.normal(size=(300, 2)) @ rng.normal(size=(2, 40)) + rng.normal(0, 0.01, (300, 40))
@@ -64,10 +67,13 @@ class Components:
         parts = {}
         for fold in range(folds.max() + 1):
             inside = folds == fold
-            mean, basis = _decompose(fields[~inside], max(most, 1))
+            mean, basis = _decompose(
+                fields[~inside], max(most, 1), None if weights is None else weights[~inside]
+            )
             scores = (fields[inside] - mean) @ basis.T
-            total += float(((fields[inside] - mean) ** 2).sum())
-            kept[: len(basis)] += (scores**2).sum(0)[: len(kept)]
+            own = np.ones(len(scores)) if weights is None else weights[inside]
+            total += float(own @ ((fields[inside] - mean) ** 2).sum(1))
+            kept[: len(basis)] += (own @ scores**2)[: len(kept)]
             parts[fold] = (inside, mean, basis, scores)
         if total == 0:
             return cls(fields.mean(0), np.zeros((1, size)), np.zeros(2), np.zeros((1, size)))
@@ -84,16 +90,19 @@ class Components:
         remainders = np.empty_like(fields)
         for inside, mean, basis, scores in parts.values():
             remainders[inside] = fields[inside] - mean - scores[:, :q] @ basis[:q]
-        if n > KEPT_REMAINDERS:
+        if weights is not None:
+            remainders = remainders[rng.choice(n, KEPT_REMAINDERS, p=weights / weights.sum())]
+        elif n > KEPT_REMAINDERS:
             remainders = remainders[np.sort(rng.choice(n, KEPT_REMAINDERS, replace=False))]
-        mean, basis = _decompose(fields, q)
+        mean, basis = _decompose(fields, q, weights)
         return cls(mean, basis, left[: q + 1], remainders - remainders.mean(0))
 
 
-def _decompose(fields: Array, q: int) -> tuple[Array, Array]:
+def _decompose(fields: Array, q: int, weights: Array | None = None) -> tuple[Array, Array]:
     """Mean (G,) and first q principal directions (q, G) of fields (N, G), each with its largest part > 0."""
-    mean = fields.mean(0)
-    _, _, directions = np.linalg.svd(fields - mean, full_matrices=False)
+    mean = np.average(fields, axis=0, weights=weights)
+    off = fields - mean if weights is None else (fields - mean) * np.sqrt(weights)[:, None]
+    _, _, directions = np.linalg.svd(off, full_matrices=False)
     basis = directions[:q]
     signs = np.sign(basis[np.arange(len(basis)), np.abs(basis).argmax(1)])
     return mean, basis * signs[:, None]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from localw2.estimators.tables import Columns
 
 _DRAWN_AT_A_TIME = 1 << 20  # draws times rows that are made at once
+ALL_ROWS = 10**9  # ``min_rows`` of a ball that is never split
 
 
 @final
@@ -50,7 +51,8 @@ class BallLaw:
     @property
     def name(self) -> str:
         """What ``weights_`` calls it."""
-        return f"balls of {'y' if self.on == 'outcomes' else 'residuals'}, {self.min_rows} rows"
+        size = "all" if self.min_rows >= ALL_ROWS else self.min_rows
+        return f"balls of {'y' if self.on == 'outcomes' else 'residuals'}, {size} rows"
 
 
 def learn_balls(
