@@ -76,13 +76,13 @@ def every_epoch_kept():
 
 def watch_trajectories(monkeypatch):
     """The trajectories of every step of a fit, as they come."""
-    original, seen = TrajectoryBatches._make, []
+    original, seen = TrajectoryBatches.make, []
 
     def watching(self, groups):
         seen.append(np.concatenate(groups))
         return original(self, groups)
 
-    monkeypatch.setattr(TrajectoryBatches, "_make", watching)
+    monkeypatch.setattr(TrajectoryBatches, "make", watching)
     return seen
 
 
@@ -604,7 +604,7 @@ class TestFiles:
         settings = {"noise": "additive", "width": 10, "depth": 1, **QUICK}
         model = LocalW2ODE(**settings).fit(noisy, t, y0=[1.0])
         assert model.noise_errors_.shape == model.noise_.shape == (1,)
-        # At the least the error of an SD of as many independent errors, at the most of one for each trajectory.
+        # At least that of an SD of so many independent errors, at most of one for each trajectory.
         relative = float(model.noise_errors_[0] / model.noise_[0])
         assert 0.5 * (2 * noisy.size) ** -0.5 < relative < 2 * (2 * len(noisy)) ** -0.5
         model.save(tmp_path / "m")

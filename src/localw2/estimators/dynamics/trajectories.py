@@ -27,6 +27,10 @@ NEAR = 150
 LAG = 0.05
 
 
+# How much more than the direction in which rows vary most another may count, in squares.
+LARGEST_GAIN = 20.0
+
+
 @final
 @dataclass(frozen=True)
 class Trajectories:
@@ -244,8 +248,9 @@ class Rows:
         """The matrix (q, q) that gives centred and scaled targets the mean covariance 1 within windows.
 
         Positions, speeds and slopes vary together, and what tells a wrong field from a right one is often
-        what is left: how far a slope is from the speed. No direction counts more than 400 times as much as
-        the one that varies most, for the reason of ``scale``.
+        what is left: how far a slope is from the speed. No direction counts more than 20 times as much as
+        the one that varies most: if a single number varies between trajectories, all others are curvature,
+        and with 400 the spread of the paper's ODE came out a quarter too small.
         """
         share = np.ones(len(self.number)) if weights is None else weights[self.number]
         apart = (self.target - center) / scale
@@ -257,7 +262,7 @@ class Rows:
         values, vectors = np.linalg.eigh(total / count)
         if not values[-1] > 0:  # nothing varies
             return np.eye(len(values))
-        found: Array = vectors / np.sqrt(np.maximum(values, values[-1] / 400)) @ vectors.T
+        found: Array = vectors / np.sqrt(np.maximum(values, values[-1] / LARGEST_GAIN)) @ vectors.T
         return found
 
 
