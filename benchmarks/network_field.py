@@ -10,7 +10,7 @@ true equation with the parameters of the 250 training trajectories: what chance 
 both; "apart" are the errors of the fit against that, which the luck of the training set does not touch.
 Growth: the seconds of one epoch of Lotka-Volterra, from 100 to 2000 trajectories, as an exponent, over the
 first 32 steps of training. Noise: the same pendulums with additive errors of SD .1, which are learned beside
-the field. ``--first`` is the first seed, for fresh training sets.
+the field, with their standard errors. ``--first`` is the first seed, for fresh training sets.
 """
 
 from __future__ import annotations
@@ -155,7 +155,10 @@ def print_noise(seeds: int) -> None:
         for noise in ("additive", None):
             model, seconds = fit(noisy, t, seed, noise=noise, y0=Y[:, 0])
             mean, spread = compare(test, model.sample(test[:, 0], t, random_state=seed, measured=False)[0])
-            learned = "" if noise is None else ", ".join(f"{v:.3f}" for v in model.noise_)
+            learned = ""
+            if noise is not None:
+                both = zip(model.noise_, model.noise_errors_, strict=True)
+                learned = ", ".join(f"{value:.4f} +- {error:.4f}" for value, error in both)
             print(
                 f"noise={noise!s:9} seed {seed}: SD of errors {learned or 'none'} (true {NOISE}), errors of "
                 f"mean {mean:.3f} and SD {spread:.3f} of the exact trajectories, {seconds:.0f} s",

@@ -198,6 +198,7 @@ def info(model: options.Model, config: Config = None, as_json: options.Json = Fa
         "jump_mean_",
         "jump_std_",
         "noise_",
+        "noise_errors_",
     ):
         if hasattr(estimator, name):
             found[name.rstrip("_")] = getattr(estimator, name)

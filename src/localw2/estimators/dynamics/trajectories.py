@@ -25,8 +25,6 @@ WINDOW_ROWS = 100
 NEAR = 150
 # The lag of a pair of observations, as a fraction of the observed span of time.
 LAG = 0.05
-
-
 # How much more than the direction in which rows vary most another may count, in squares.
 LARGEST_GAIN = 20.0
 
