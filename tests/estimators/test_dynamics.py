@@ -1,6 +1,7 @@
 """LocalW2ODE: laws that are known are found, and everything around the fit behaves."""
 
 import json
+import warnings
 from contextlib import contextmanager
 
 import numpy as np
@@ -12,7 +13,7 @@ from sklearn.exceptions import NotFittedError
 
 from localw2 import Euclidean, LocalW2ODE, LogNormal, Neighborhoods, Normal, PushForward, Shared, load, save
 from localw2.datasets import FourStates, LogisticGrowth
-from localw2.estimators.dynamics import ode
+from localw2.estimators.dynamics import noise_errors, ode
 from localw2.estimators.dynamics.held_out_paths import WORST, HeldOutScore, hold_out
 from localw2.estimators.dynamics.parameters import LearnedParameters
 from localw2.estimators.dynamics.trajectory_batches import TrajectoryBatches
@@ -21,6 +22,7 @@ from localw2.losses.objective import Objective
 from localw2.models.fields import FunctionField, NetworkField
 from localw2.models.ode import RandomODE
 from localw2.models.paths import ObservedPaths
+from localw2.models.solver import SolverError
 from localw2.training import loop as training
 
 
@@ -296,8 +298,8 @@ class TestFitting:
     ):
         """Decays are learned at once: far fewer epochs are taken than there may be; also if it is killed."""
         Y, t, _ = decays(60)
-        monkeypatch.setattr(ode, "TOTAL_STEPS", 120)
-        monkeypatch.setattr(ode, "PATIENCE", 6)
+        monkeypatch.setattr(ode, "TOTAL_STEPS", 400)
+        monkeypatch.setattr(ode, "PATIENCE", 3)
         settings = {"width": 20, "depth": 1, "batch_trajectories": 30, "random_state": 0}
         model = LocalW2ODE(**settings)
         seen = watch_trajectories(monkeypatch)
@@ -305,7 +307,7 @@ class TestFitting:
         history, config = model.fit_.history, model.fit_.config
         assert model.fit_.stopped.startswith("the held-out score was flat after epoch ")
         settled = int(model.fit_.stopped.split()[-1])
-        assert len(history) == settled + config.n_settling < config.max_epochs == 60
+        assert len(history) == settled + config.n_settling < config.max_epochs == 200
         assert history[-1]["rate"] < 0.01 * config.learning_rate
         scores = [record["score"] for record in history[:settled] if "score" in record]
         assert len(scores) == settled // config.validate_every
@@ -613,6 +615,34 @@ class TestFiles:
         assert np.isinf(few.noise_errors_).all()
         few.save(tmp_path / "few")
         assert np.isinf(load(tmp_path / "few").noise_errors_).all()
+
+    def test_errors_of_noise_leave_the_fit_as_it_is(self, monkeypatch):
+        """Also where they cannot be found, or are not waited for."""
+        Y, t, _ = decays(40)
+        noisy = Y + 0.05 * np.random.default_rng(0).normal(size=Y.shape)
+        settings = {"noise": "additive", "width": 10, "depth": 1, **QUICK}
+        model = LocalW2ODE(**settings).fit(noisy, t, y0=[1.0])
+        simulate, calls = ObservedPaths.simulate, []
+
+        for failure in (SolverError("it explodes"), KeyboardInterrupt()):
+
+            def fail(paths, *arguments, failure=failure):
+                calls.append(arguments[1] == noise_errors.DRAWS)
+                if sum(calls) == 5:  # a group of moved values
+                    raise failure
+                return simulate(paths, *arguments)
+
+            calls.clear()
+            monkeypatch.setattr(ObservedPaths, "simulate", fail)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                again = LocalW2ODE(**settings).fit(noisy, t, y0=[1.0])
+            assert np.isinf(again.noise_errors_).all()
+            np.testing.assert_array_equal(again.noise_, model.noise_)
+            np.testing.assert_array_equal(again.sample([1.0], t, 4, 0), model.sample([1.0], t, 4, 0))
+        monkeypatch.undo()
+        common = LocalW2ODE(**settings, n_noise=2).fit(noisy, t, y0=[1.0])
+        assert np.isfinite(common.noise_errors_).all()
 
     def test_forged_errors_of_noise(self):
         Y, t, _ = decays(20)

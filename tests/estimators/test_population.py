@@ -649,12 +649,12 @@ class TestTheLastStep:
     """A Newton step from where training ended."""
 
     @staticmethod
-    def bowl(gradient):
+    def bowl(gradient, n_draws=100):
         """A loss with slopes 2 and 4, and standard errors .1 and .3 of two numbers."""
         learned = [torch.nn.Parameter(torch.tensor([1.0, -1.0]).double())]
         inverse = torch.diag(torch.tensor([0.5, 0.25]).double())
         groups = torch.tensor([[0.2, 1.2], [-0.2, -1.2]]).double()
-        return Bowl(learned, torch.tensor(gradient).double(), inverse, groups)
+        return Bowl(learned, torch.tensor(gradient).double(), inverse, groups, n_draws)
 
     def test_standard_errors(self):
         errors = self.bowl([0.0, 0.0]).covariance.diagonal().sqrt()
@@ -672,3 +672,17 @@ class TestTheLastStep:
         bowl = self.bowl(gradient)
         bowl.descend()
         torch.testing.assert_close(bowl.learned[0].detach(), torch.tensor(expected).double())
+
+    def test_with_few_draws_there_is_none(self):
+        bowl = self.bowl([0.02, -0.04], n_draws=10)
+        bowl.descend()
+        assert bowl.learned[0].tolist() == [1.0, -1.0]
+
+    def test_a_fit_ends_with_it(self, monkeypatch):
+        taken = []
+        monkeypatch.setattr(Bowl, "descend", lambda bowl: taken.append(bowl.n_draws))
+        _, Y = lines(40)
+        LocalW2ODE(line, {"k": Normal(1.0, 0.5)}, noise="additive", max_epochs=5, random_state=0).fit(
+            Y, T, 0.0, 0.0
+        )
+        assert taken == [400]

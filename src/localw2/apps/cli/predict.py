@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -218,6 +219,8 @@ def info(model: options.Model, config: Config = None, as_json: options.Json = Fa
     words: dict[str, Any] = {
         "left_out": [f"{name} ({reason})" for name, reason in found.get("left_out", {}).items()] or None
     }
+    if "noise_errors" in found and not all(map(math.isfinite, found["noise_errors"].flat)):
+        words["noise_errors"] = "unknown: too few trajectories, or training did not end"
     if "weights" in found:
         words["weights"] = describe_weights(found["weights"])
     named = {name.replace("_", " "): value for name, value in (found | words | origin).items()}

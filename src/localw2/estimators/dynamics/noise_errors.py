@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from localw2.estimators.dynamics.trajectory_batches import TrajectoryBatches
     from localw2.models.paths import ObservedPaths
 
-# The most groups of trajectories whose losses are compared, and the fewest trajectories of one.
-GROUPS, FEWEST = 25, 8
+# The trajectories of a group, and the fewest and the most groups whose losses are compared.
+GROUP, FEWEST, MOST = 16, 4, 100
 # Simulated trajectories for each that was observed.
 DRAWS = 8
 # The step of differences, in logarithms of standard deviations.
@@ -38,12 +38,15 @@ def noise_errors(paths: ObservedPaths, batches: TrajectoryBatches, inputs: Tenso
     noise = paths.noise
     assert noise is not None
     values = np.array(list(noise.table().values()))
-    count = min(GROUPS, batches.n // FEWEST)
-    if count < 2:
-        return np.full(values.shape, np.inf)
+    unknown = np.full(values.shape, np.inf)
     order = np.random.default_rng([seed, _PURPOSE]).permutation(batches.n)
-    parts = [batches.make([group]) for group in np.array_split(order, count)]
-    known = [part for part in parts if part is not None]
+    if not batches.objective.discrepancy.debiased or len(order) < FEWEST * FEWEST:
+        return unknown  # in small groups only a debiased loss has its minimum where that of all has it
+    count = max(FEWEST, len(order) // GROUP)
+    groups = np.array_split(_from_the_start(batches, order), count)[:: -(-count // MOST)]
+    known = [part for part in (batches.make([group]) for group in groups) if part is not None]
+    if len(known) < FEWEST:
+        return unknown
     logs = list(noise.log_std.values())
     spreads = _spreads(paths)
 
@@ -61,6 +64,7 @@ def noise_errors(paths: ObservedPaths, batches: TrajectoryBatches, inputs: Tenso
         return torch.stack(found)
 
     before = paths.training
+    kept = [value.detach().clone() for value in (*logs, *spreads)]
     paths.train()
     try:
         apart = gradients().cpu().numpy()
@@ -68,12 +72,26 @@ def noise_errors(paths: ObservedPaths, batches: TrajectoryBatches, inputs: Tenso
         slopes = torch.stack(columns, 1).cpu().numpy()
         inverse = np.linalg.inv(0.5 * (slopes + slopes.T))
     except (SolverError, np.linalg.LinAlgError):
-        return np.full(values.shape, np.inf)
-    finally:
+        return unknown
+    finally:  # what was learned stays as it was, whatever happened
         paths.train(before)
-    variances = np.diag(inverse @ np.cov(apart.T) @ inverse.T)[: values.size] / len(known)
+        with torch.no_grad():
+            for value, own in zip((*logs, *spreads), kept, strict=True):
+                value.copy_(own)
+    # A part of the groups shows the chance of all.
+    spread = np.atleast_2d(np.cov(apart.T)) / count
+    variances = np.diag(inverse @ spread @ inverse.T)[: values.size]
     errors: Array = values * np.sqrt(variances).reshape(values.shape)
     return np.where(np.isfinite(errors), errors, np.inf)
+
+
+def _from_the_start(batches: TrajectoryBatches, order: Array) -> Array:
+    """Trajectories so that neighbours start from similar states, if balls of these are compared."""
+    if len(batches.near) == 1:
+        return order
+    ball = np.argmax([near.members[order] for near in batches.near], axis=0)
+    found: Array = order[np.argsort(ball, kind="stable")]
+    return found
 
 
 def _spreads(paths: ObservedPaths) -> list[Tensor]:

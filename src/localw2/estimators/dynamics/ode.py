@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
@@ -330,9 +331,7 @@ class LocalW2ODE(TableMethods, JudgedPaths, SubjectMethods, stored_values.Storab
             if done:  # a refit that fails leaves the old fit whole, or the last good weights of the new one
                 self._keep(ode, None, None, data.values.shape[1], seed, noise)
             raise
-        errors = None
-        if noise is not None and noise.learned:
-            errors = noise_errors(paths, batches, inputs, seed)
+        errors = self._noise_errors(paths, batches, inputs, fit, seed)
         checks.warn_of_coarse_times(paths.to("cpu"), inputs.cpu(), seed)
         checks.warn_of_skipped(fit)
         checks.warn_of_far_guesses(field, fit)
@@ -592,6 +591,20 @@ class LocalW2ODE(TableMethods, JudgedPaths, SubjectMethods, stored_values.Storab
             )
         size = torch.tensor(np.abs(data.values).mean(0), dtype=torch.float32)
         return MeasurementNoise(self.noise, torch.where(size > 0, size, 1.0))
+
+    @staticmethod
+    def _noise_errors(
+        paths: ObservedPaths, batches: TrajectoryBatches, inputs: Tensor, fit: Fit, seed: int
+    ) -> Array | None:
+        """Standard errors (parts, p) of learned noise, infinite where training was interrupted."""
+        if paths.noise is None or not paths.noise.learned:
+            return None
+        if fit.complete:
+            try:
+                return noise_errors(paths, batches, inputs, seed)
+            except KeyboardInterrupt:  # the model is whole, only its errors are not
+                warnings.warn("interrupted: the standard errors of the noise are not known.", stacklevel=3)
+        return np.full((len(paths.noise.parts), len(paths.noise.size)), np.inf)
 
     def _objective(
         self,

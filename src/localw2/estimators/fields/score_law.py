@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
@@ -41,7 +42,13 @@ class ScoreLaw:
         """From rows x (N, p), weights (N,) and scores (N, q), which ``location`` has standardised, if any."""
         own = {} if regressor.random_state is not None else {"random_state": seed}
         law = clone(regressor).set_params(**own)
-        law.fit(x, scores, sample_weight=weights)
+        with warnings.catch_warnings():
+            # An interrupted fit is whole for those who asked for it, but no law of scores to go on with.
+            warnings.filterwarnings("error", message="interrupted", category=UserWarning)
+            try:
+                law.fit(x, scores, sample_weight=weights)
+            except UserWarning as stop:
+                raise KeyboardInterrupt from stop
         if location is not None:
             # Few held-out rows tell a law its spread only roughly; that of all rows is known here.
             some = np.sort(np.random.default_rng([seed, _PURPOSE]).permutation(len(x))[:_MATCHED])

@@ -214,10 +214,13 @@ def average_fits(
     """
     blocks = {c.block: [k for k, one in enumerate(candidates) if one.block == c.block] for c in candidates}
     held: list[Array] = [np.empty(0)] * len(candidates)
+    # Penalties of polynomials are those of all rows, and must be as weak beside the fewer that are compared.
+    weaker = float((folds >= 0).mean())
     for fold in range(folds.max() + 1):
         rows, others = folds == fold, (folds >= 0) & (folds != fold)
         for block, members in blocks.items():
-            found = fit(features[block], others, [candidates[k].penalty for k in members])
+            factor = 1.0 if block else weaker
+            found = fit(features[block], others, [factor * candidates[k].penalty for k in members])
             for k, coefficients in zip(members, found, strict=True):
                 if not fold:
                     held[k] = np.zeros((len(folds), coefficients.shape[1]))

@@ -29,6 +29,8 @@ FLAT = 1e-4
 STEP = 0.05
 # The longest last step towards the minimum, in standard errors of any number that it moves.
 LONGEST = 0.5
+# Simulated subjects for each observed one with which that step is surer than where training ended.
+ENOUGH = 50
 
 
 @final
@@ -36,14 +38,15 @@ LONGEST = 0.5
 class Bowl:
     """Gradients of the loss at an estimate (P,), its inverse slopes (P, P), and what they say.
 
-    ``apart`` (G, P) are the gradients without each of G groups of subjects, around their mean. All come from
-    far more simulated subjects than a step of training has.
+    ``apart`` (G, P) are the gradients without each of G groups of subjects, around their mean. ``n_draws``
+    subjects were simulated for each observed one.
     """
 
     learned: list[torch.nn.Parameter]
     gradient: Tensor
     inverse: Tensor
     apart: Tensor
+    n_draws: int
 
     @classmethod
     def of(cls, model: SimulatedSubjects, features: Tensor, weights: Any) -> Bowl:
@@ -71,7 +74,7 @@ class Bowl:
         # large. Where correlations are at the edge, it may also bend down, away from a law without that
         # freedom.
         inverse = vectors / values.abs().clamp_min(FLAT * float(values.max())) @ vectors.T
-        return cls(learned, gradient, inverse, apart - apart.mean(0))
+        return cls(learned, gradient, inverse, apart - apart.mean(0), n_draws)
 
     @property
     def covariance(self) -> Tensor:
@@ -88,9 +91,12 @@ class Bowl:
     def descend(self) -> None:
         """Take a Newton step, of ``LONGEST`` standard errors at most: training ends near the minimum only.
 
-        What remains is the chance of the subjects that were simulated in the last epochs, an eighth of a
-        standard error for 100 subjects, and at times several times that.
+        What remains is the chance of the subjects that were simulated in the last epochs: an eighth of a
+        standard error for 100 subjects, and at times several times that. The step has a chance of its own,
+        about one in the root of ``n_draws`` of a standard error: with fewer than ``ENOUGH`` none is taken.
         """
+        if self.n_draws < ENOUGH:
+            return
         step = -self.inverse @ self.gradient
         errors = self.covariance.diagonal().sqrt()
         share = float((step.abs() / errors.clamp_min(1e-12)).max())
