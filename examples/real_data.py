@@ -97,9 +97,7 @@ def draw_theophylline(ax: Any) -> None:
     for number, (_, one) in enumerate(table.groupby("Subject")):
         label = "twelve subjects" if number == 0 else None
         ax.plot(one["Time"], one["conc"], ".-", ms=3.5, lw=0.6, color=GREY, label=label)
-    ax.fill_between(
-        hours, low, high, color=BLUE, alpha=0.3, lw=0, label="90 % of new subjects (no noise)"
-    )
+    ax.fill_between(hours, low, high, color=BLUE, alpha=0.3, lw=0, label="90 % of new subjects (no noise)")
     ax.plot(hours, middle, color=BLUE, label="median")
     ax.set(xlabel="hours after the dose", ylabel="theophylline [mg/L]", xlim=(-0.5, 24.5))
     ax.set_title("Trajectories: each with its own parameters", fontsize=10.5)

@@ -1,5 +1,7 @@
 """Fields: what components leave out, the law on the grid, bands, curves with points of their own, files."""
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,7 +11,7 @@ from localw2.estimators.fields import smoothing
 from localw2.estimators.fields.location_scale import LocationScale
 from localw2.estimators.fields.regressor import list_ways
 from localw2.estimators.fields.representation import Components
-from localw2.estimators.fields.score_law import choose_way
+from localw2.estimators.fields.score_law import ScoreLaw, choose_way
 from localw2.storage.model_file import Stored, read, write
 
 T = np.linspace(0, 1, 30)
@@ -119,6 +121,28 @@ def test_more_rows_than_candidates_are_compared_on(monkeypatch):
     found, standardised = LocationScale.learn(x, scores, 0)
     assert np.abs(found.mean(x) - x**2).mean() < 3 * 0.3 * np.sqrt(5 / 1000)
     np.testing.assert_allclose(standardised.std(0), 1, atol=0.1)
+
+
+def test_the_stated_spread_is_that_around_the_mean_of_all_rows(monkeypatch):
+    """Penalties of all rows would hold fits to a few rows too tightly, and their residuals be too large."""
+    monkeypatch.setattr(smoothing, "_MOST_CHOOSING", 1000)
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, (10_000, 4))
+    signal = 5 * x.prod(1, keepdims=True)
+    found, _ = LocationScale.learn(x[:8000], signal[:8000] + 0.1 * rng.normal(size=(8000, 1)), 0)
+    new, true = x[8000:], signal[8000:]
+    real = np.sqrt(np.mean((found.mean(new) - true) ** 2) + 0.1**2)
+    assert np.sqrt(np.mean(found.scale(new) ** 2)) < 1.3 * real
+
+
+def test_an_interrupted_part_is_no_law_of_scores():
+    class Interrupted(LocalW2Regressor):
+        def fit(self, X, y, sample_weight=None):
+            warnings.warn("interrupted before the candidates were weighted", stacklevel=2)
+            return self
+
+    with pytest.raises(KeyboardInterrupt):
+        ScoreLaw.learn(Interrupted(), None, np.zeros((4, 1)), np.zeros((4, 1)), None, 0)
 
 
 def test_moments_and_dependence_on_the_grid(fitted):
