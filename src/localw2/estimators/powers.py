@@ -37,9 +37,14 @@ class Powers:
         return cls(x.min(0), x.max(0), degree)
 
     @property
+    def n_columns(self) -> int:
+        """How many columns x has."""
+        return len(self.lower)
+
+    @property
     def n_terms(self) -> int:
         """How many products there are."""
-        return comb(len(self.lower) + self.degree, self.degree)
+        return comb(self.n_columns + self.degree, self.degree)
 
     def evaluate(self, x: Array) -> Array:
         """The products at rows x (N, p), (N, n_terms), the constant first."""

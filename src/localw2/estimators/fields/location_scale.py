@@ -1,4 +1,4 @@
-"""Smooth mean and covariance of several outputs, as smooth in x as held-out rows say."""
+"""Smooth mean and covariance of several outputs, as smooth in x and the mean as held-out rows say."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import final
 import numpy as np
 
 from localw2._validation import Array
+from localw2.estimators.fields.levels import LevelBasis, LevelFunction
 from localw2.estimators.fields.smoothing import (
     Basis,
     Candidate,
@@ -21,6 +22,8 @@ from localw2.estimators.fields.smoothing import (
 _HELD_MEAN = (0.01, 0.1, 1.0)  # penalties of kernels in the mean, for outputs of variance 1
 _HELD_SPREAD = (0.02, 0.1, 0.5, 2.5)  # in the logarithm of a variance
 _SPREAD_DEGREE = 2  # of its polynomials: squares are noisy, and beyond it kernels need fewer rows
+_LEVEL_TERMS, _LEVEL_DEGREE = 60, 3  # of its polynomials in the mean
+_MIXED_DEGREE = 2  # of polynomials in the mean that mix outputs
 _MOST_MIXED, _ROWS_PER_TERM = 300, 10  # coefficients of other outputs in the regression of one
 _SPREAD_RIDGE = 1e-3  # of the logarithm of the spread, in units of a row
 _STEPS, _ENOUGH = 50, 1e-8  # of Newton's method, and a gain per row that ends it
@@ -36,15 +39,16 @@ Deviances = Callable[[Array, Array], Array]
 class LocationScale:
     r"""Mean and covariance of d outputs as smooth functions of x.
 
-    .. math:: z_j = m_j(x) + r_j, \qquad r_j = \sum_{l < j} c_{jl}(x)\, r_l + e^{v_j(x) / 2} w_j
+    .. math:: z_j = m_j(x) + r_j, \qquad r_j = \sum_{l < j} c_{jl}(x, m)\, r_l + e^{v_j(x, m) / 2} w_j
 
-    The w have mean 0 and variance 1 and are uncorrelated, whatever their law. ``mixing`` has the functions c,
-    row by row of a lower triangle, d (d - 1) / 2 of them; None means that they are 0.
+    The covariance may follow x or the first means m(x). The w have mean 0 and variance 1 and are
+    uncorrelated, whatever their law. ``mixing`` has the functions c, row by row of a lower triangle,
+    d (d - 1) / 2 of them; None means that they are 0.
     """
 
     center: SmoothFunction
-    log_variance: SmoothFunction
-    mixing: SmoothFunction | None
+    log_variance: LevelFunction
+    mixing: LevelFunction | None
 
     @classmethod
     def learn(
@@ -64,16 +68,20 @@ class LocationScale:
         for _ in range(2):
             center, means = _fit_mean(basis, features, target, own * precision, folds)
             residuals = target - means
-            log_variance, logarithms = _fit_variances(basis, features, residuals**2 + _SMALL, own, folds)
+            levels = LevelBasis.of(basis, means, seed, weights, _LEVEL_TERMS)
+            blocks = features + levels.evaluate_means(means)
+            log_variance, logarithms = _fit_variances(levels, blocks, residuals**2 + _SMALL, own, folds)
             total = (to_variances(logarithms) * unit).sum(1)
             precision = 1 / np.where(total > 0, total, 1.0)
             precision /= precision.mean()
-        mixing, rest = _fit_mixing(x, residuals, own, to_variances(-logarithms), folds, seed)
+        mixing, rest = _fit_mixing(x, means, residuals, own, to_variances(-logarithms), folds, seed)
         if mixing is not None:
-            log_variance, _ = _fit_variances(basis, features, rest**2 + _SMALL, own, folds)
+            log_variance, _ = _fit_variances(levels, blocks, rest**2 + _SMALL, own, folds)
             pairs = [(j, k) for j in range(z.shape[1]) for k in range(j)]
-            mixing = mixing.scale(np.array([root[j] / root[k] if known[k] else 0.0 for j, k in pairs]))
-        found = cls(center.scale(root), log_variance.shift(2 * np.log(root)), mixing)
+            ratios = np.array([root[j] / root[k] if known[k] else 0.0 for j, k in pairs])
+            mixing = mixing.scale(ratios).measure_means(root)
+        log_variance = log_variance.shift(2 * np.log(root)).measure_means(root)
+        found = cls(center.scale(root), log_variance, mixing)
         return found, rest * root / found.scale(x)
 
     def rescale(self, factors: Array) -> LocationScale:
@@ -86,18 +94,19 @@ class LocationScale:
 
     def scale(self, x: Array) -> Array:
         """The standard deviations at rows x (N, p) of what other outputs do not tell, (N, d)."""
-        found: Array = np.exp(self.log_variance.evaluate(x) / 2)
+        found: Array = np.exp(self.log_variance.evaluate(x, self.mean(x)) / 2)
         return found
 
     def place(self, x: Array, draws: Array) -> Array:
         """Standardised draws (S, N, d) with the mean and the covariance of rows x (N, p)."""
         found: Array = self.scale(x) * draws
+        mean = self.mean(x)
         if self.mixing is not None:
-            coefficients, start = self.mixing.evaluate(x), 0
+            coefficients, start = self.mixing.evaluate(x, mean), 0
             for j in range(1, found.shape[-1]):
                 found[..., j] += np.einsum("nk,snk->sn", coefficients[:, start : start + j], found[..., :j])
                 start += j
-        return found + self.mean(x)
+        return found + mean
 
 
 def _variances(z: Array, weights: Array) -> Array:
@@ -113,12 +122,12 @@ def _fit_mean(
     fit, deviances = _least_squares(z, weights)
     candidates = basis.candidates(len(z), _HELD_MEAN)
     parts, values = average_fits(features, candidates, folds, fit, deviances)
-    return basis.assemble(parts), values
+    return basis.assemble(parts, z.shape[1]), values
 
 
 def _fit_variances(
-    basis: Basis, features: list[Array], squares: Array, weights: Array, folds: Array
-) -> tuple[SmoothFunction, Array]:
+    basis: LevelBasis, features: list[Array], squares: Array, weights: Array, folds: Array
+) -> tuple[LevelFunction, Array]:
     """Logarithms of variances from squares (N, d), and their values (N, d) out of fold."""
 
     def fit(block: Array, rows: Array, penalties: list[Array]) -> list[Array]:
@@ -129,35 +138,43 @@ def _fit_variances(
         found: Array = weights[rows] @ (squares[rows] * np.exp(-logarithms) + logarithms)
         return found
 
-    candidates = basis.candidates(len(squares), _HELD_SPREAD, highest=_SPREAD_DEGREE)
+    n, d = squares.shape
+    of_x = basis.of_x.candidates(n, _HELD_SPREAD, highest=_SPREAD_DEGREE)
+    candidates = basis.candidates(n, of_x, _LEVEL_DEGREE, hold_constant=False)
     parts, values = average_fits(features, candidates, folds, fit, deviances)
-    return basis.assemble(parts), values
+    return basis.assemble(parts, d), values
 
 
 def _fit_mixing(
-    x: Array, residuals: Array, own: Array, precisions: Array, folds: Array, seed: int
-) -> tuple[SmoothFunction | None, Array]:
+    x: Array, means: Array, residuals: Array, own: Array, precisions: Array, folds: Array, seed: int
+) -> tuple[LevelFunction | None, Array]:
     """How residuals (N, d) follow from those before them, and what is left of them (N, d), out of fold."""
     n, d = residuals.shape
     rest = residuals.copy()
     if d == 1:
         return None, rest
-    basis = Basis.of(x, seed, own, most_terms=min(_MOST_MIXED, n // _ROWS_PER_TERM) // (d - 1))
-    (terms,) = basis.evaluate(x)
+    most_terms = min(_MOST_MIXED, n // _ROWS_PER_TERM) // (d - 1)
+    basis = LevelBasis.of(Basis.of(x, seed, own, most_terms), means, seed, own, most_terms)
+    of_x = basis.of_x.candidates(n, lowest=-1, hold_constant=True)
+    candidates = basis.candidates(n, of_x, _MIXED_DEGREE, hold_constant=True)
+    blocks = basis.evaluate(x, means)
     usual = np.sqrt(np.average(residuals**2, axis=0, weights=own))
-    before = residuals / np.where(usual > 0, usual, 1.0)
-    columns = []
+    usual = np.where(usual > 0, usual, 1.0)
+    before = residuals / usual
+    found: list[tuple[Candidate, Array]] = []
+    n_pairs, start = d * (d - 1) // 2, 0
     for j in range(1, d):
-        features = (before[:, :j, None] * terms[:, None]).reshape(n, -1)
+        features = [(before[:, :j, None] * terms[:, None]).reshape(n, -1) for terms in blocks]
         fit, deviances = _least_squares(residuals[:, j : j + 1], own * precisions[:, j])
-        candidates = [Candidate(0, np.tile(c.penalty, j)) for c in basis.candidates(n, (), lowest=-1)]
-        parts, values = average_fits([features], candidates, folds, fit, deviances)
+        repeated = [replace(one, penalty=np.tile(one.penalty, j)) for one in candidates]
+        parts, values = average_fits(features, repeated, folds, fit, deviances)
         rest[:, j] -= values[:, 0]
-        coefficients = np.sum([one for _, one in parts], axis=0).reshape(j, -1)
-        columns += [
-            basis.to_powers @ one / (size or 1.0) for one, size in zip(coefficients, usual, strict=False)
-        ]
-    return SmoothFunction.polynomial(basis.powers, np.stack(columns, 1)), rest
+        for candidate, coefficients in parts:
+            of_pairs = np.zeros((len(coefficients) // j, n_pairs))
+            of_pairs[:, start : start + j] = coefficients.reshape(j, -1).T / usual[:j]
+            found.append((candidate, of_pairs))
+        start += j
+    return basis.assemble(found, n_pairs), rest
 
 
 def _least_squares(z: Array, weights: Array) -> tuple[Fit, Deviances]:

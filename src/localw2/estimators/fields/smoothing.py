@@ -135,25 +135,29 @@ class Basis:
         return found
 
     def candidates(
-        self, n: int, of_kernels: tuple[float, ...], lowest: int = 0, highest: int | None = None
+        self,
+        n: int,
+        of_kernels: tuple[float, ...] = (),
+        lowest: int = 0,
+        highest: int | None = None,
+        hold_constant: bool = False,
     ) -> list[Candidate]:
         """The penalties that n rows choose from, ``of_kernels`` those of kernels.
 
-        Degrees up to one between ``lowest`` and ``highest`` are hardly held, those above it are. With
-        ``lowest`` -1 even the constant may be held near 0.
+        Degrees up to one between ``lowest`` and ``highest`` are hardly held, those above it are. The constant
+        is free, or held near 0 as much as its degree says.
         """
         found, most = [], int(self.degrees.max())
         for free in range(lowest, 1 + (most if highest is None else min(highest, most))):
             for ratio in _SHARPNESS:
                 penalty = n * ratio ** (self.degrees - free - 0.5)
-                found.append(Candidate(0, np.where((self.degrees > 0) | (lowest < 0), penalty, 0.0)))
+                found.append(Candidate(0, np.where((self.degrees > 0) | hold_constant, penalty, 0.0)))
         for block, root in enumerate(self.roots, 1):
             found += [Candidate(block, np.append(0.0, np.full(root.shape[1], held))) for held in of_kernels]
         return found
 
-    def assemble(self, parts: list[tuple[Candidate, Array]]) -> SmoothFunction:
-        """The sum of fits, each by the coefficients (F, d) of its candidate."""
-        d = parts[0][1].shape[1]
+    def assemble(self, parts: list[tuple[Candidate, Array]], d: int) -> SmoothFunction:
+        """The sum of fits, each by the coefficients (F, d) of its candidate; without any, 0."""
         weights = np.zeros((self.powers.n_terms, d))
         of_kernels = np.zeros((len(self.roots), len(self.centers), d))
         for candidate, coefficients in parts:

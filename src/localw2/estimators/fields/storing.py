@@ -9,32 +9,44 @@ import numpy as np
 
 from localw2._validation import Array
 from localw2.estimators import stored_values
+from localw2.estimators.fields.levels import MOST_LEVELS, LevelFunction
 from localw2.estimators.fields.location_scale import LocationScale
 from localw2.estimators.fields.smoothing import MOST_CENTERS, SmoothFunction
 from localw2.estimators.powers import Powers
 
 _HIGHEST_DEGREE, _MOST_LENGTHS = 10, 20
+_OF_MEANS = ":of_means:"  # between the name of a function and the number of its part
 
 
 def store_location(location: LocationScale) -> tuple[dict[str, Any], dict[str, Array]]:
     """The plain description, and the arrays by name."""
-    parts = {"center": location.center, "log_variance": location.log_variance, "mixing": location.mixing}
     powers = location.center.powers
     arrays = {"lower": powers.lower, "upper": powers.upper}
-    plain: dict[str, Any] = {}
-    for name, part in parts.items():
-        plain[name] = None
-        if part is not None:
-            plain[name] = {"degree": part.powers.degree, "n_lengths": len(part.lengths)}
-            arrays[f"{name}:weights"] = part.weights
-            if len(part.lengths):
-                plain[name]["n_centers"] = len(part.centers)
-                arrays |= {
-                    f"{name}:centers": part.centers,
-                    f"{name}:lengths": part.lengths,
-                    f"{name}:kernel_weights": part.kernel_weights,
-                }
+    plain: dict[str, Any] = {"center": _store_function(location.center, "center", arrays)}
+    for name, function in (("log_variance", location.log_variance), ("mixing", location.mixing)):
+        if function is None:
+            plain[name] = None
+            continue
+        plain[name] = _store_function(function.of_x, name, arrays) | {"n_of_means": len(function.of_means)}
+        for number, part in enumerate(function.of_means):
+            own = f"{name}{_OF_MEANS}{number}"
+            plain[own] = _store_function(part, own, arrays) | {"n_columns": part.powers.n_columns}
+            arrays |= {f"{own}:lower": part.powers.lower, f"{own}:upper": part.powers.upper}
     return plain, arrays
+
+
+def _store_function(function: SmoothFunction, name: str, arrays: dict[str, Array]) -> dict[str, Any]:
+    """The plain description of one function, whose arrays are added to the others."""
+    plain = {"degree": function.powers.degree, "n_lengths": len(function.lengths)}
+    arrays[f"{name}:weights"] = function.weights
+    if len(function.lengths):
+        plain["n_centers"] = len(function.centers)
+        arrays |= {
+            f"{name}:centers": function.centers,
+            f"{name}:lengths": function.lengths,
+            f"{name}:kernel_weights": function.kernel_weights,
+        }
+    return plain
 
 
 def restore_location(
@@ -52,11 +64,11 @@ def restore_location(
             powers = Powers(*ends, whole(degree, 0, _HIGHEST_DEGREE))
             weights = array(name, tensors[name], powers.n_terms, d)
             found.append(SmoothFunction.polynomial(powers, weights))
-        return LocationScale(found[0], found[1], None)
+        return LocationScale(found[0], LevelFunction(found[1]), None)
 
-    def restore(name: str, n_values: int) -> SmoothFunction:
+    def restore(name: str, lower: Array, upper: Array, n_values: int) -> SmoothFunction:
         described = parts[name]
-        powers = Powers(*ends, whole(described["degree"], 0, _HIGHEST_DEGREE))
+        powers = Powers(lower, upper, whole(described["degree"], 0, _HIGHEST_DEGREE))
         weights = array(f"{name}:weights", tensors[f"{name}:weights"], powers.n_terms, n_values)
         n_lengths = whole(described["n_lengths"], 0, _MOST_LENGTHS)
         if not n_lengths:
@@ -68,10 +80,22 @@ def restore_location(
         return SmoothFunction(
             powers,
             weights,
-            array(f"{name}:centers", tensors[f"{name}:centers"], m, width),
+            array(f"{name}:centers", tensors[f"{name}:centers"], m, powers.n_columns),
             lengths,
             array(f"{name}:kernel_weights", tensors[f"{name}:kernel_weights"], n_lengths, m, n_values),
         )
 
-    mixing = None if parts["mixing"] is None else restore("mixing", d * (d - 1) // 2)
-    return LocationScale(restore("center", d), restore("log_variance", d), mixing)
+    def restore_levels(name: str, n_values: int) -> LevelFunction:
+        of_means = []
+        # Development files of before levels do not say how many there are.
+        for number in range(whole(parts[name].get("n_of_means", 0), 0, MOST_LEVELS)):
+            own = f"{name}{_OF_MEANS}{number}"
+            count = whole(parts[own]["n_columns"], 1, min(MOST_LEVELS, d))
+            lower, upper = (
+                array(f"{own}:{end}", tensors[f"{own}:{end}"], count) for end in ("lower", "upper")
+            )
+            of_means.append(restore(own, lower, upper, n_values))
+        return LevelFunction(restore(name, *ends, n_values), tuple(of_means))
+
+    mixing = None if parts["mixing"] is None else restore_levels("mixing", d * (d - 1) // 2)
+    return LocationScale(restore("center", *ends, d), restore_levels("log_variance", d), mixing)
