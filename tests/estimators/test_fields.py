@@ -5,13 +5,16 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from localw2 import LocalW2FieldRegressor, LocalW2Regressor, Nearest, Network, load
-from localw2.estimators.fields import smoothing
+from localw2.estimators.fields import location_scale, smoothing
+from localw2.estimators.fields.levels import LevelBasis
 from localw2.estimators.fields.location_scale import LocationScale
 from localw2.estimators.fields.regressor import list_ways
 from localw2.estimators.fields.representation import Components
 from localw2.estimators.fields.score_law import ScoreLaw, choose_way
+from localw2.estimators.fields.storing import restore_location, store_location
 from localw2.storage.model_file import Stored, read, write
 
 T = np.linspace(0, 1, 30)
@@ -84,6 +87,58 @@ def test_a_correlation_that_turns_with_x_is_found():
     inside = x[:, 0] > 0.5
     for part in (standardised, standardised[inside]):
         np.testing.assert_allclose(np.corrcoef(part.T), np.eye(3), atol=4 / np.sqrt(len(part)))
+
+
+def make_levels(n, seed):
+    """Scores (n, 3) of six inputs whose spread and correlation follow the mean: (x, mean, scale, scores)."""
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-1, 1, (n, 6))
+    mean = np.stack([2 + x[:, 0] + x[:, 1] * x[:, 2] + 0.5 * x[:, 3] ** 2, x[:, 4], x[:, 5]], 1)
+    scale = 0.3 * np.exp(0.8 * (mean[:, :1] - 2)) * [1.0, 1.0, 0.5]
+    tie = np.tanh(mean[:, 0] - 2)
+    noise = rng.normal(size=(n, 3))
+    noise[:, 1] = tie * noise[:, 0] + np.sqrt(1 - tie**2) * noise[:, 1]
+    return x, mean, scale, mean + scale * noise
+
+
+def test_a_covariance_that_follows_the_mean_needs_few_rows(monkeypatch):
+    x, _, _, scores = make_levels(400, 0)
+    new, mean, scale, _ = make_levels(2000, 1)
+    draws = np.random.default_rng(2).normal(size=(400, 2000, 3))
+
+    def measure():
+        found = LocationScale.learn(x, scores, 0)[0].place(new, draws) - mean
+        tie = (found[..., 0] * found[..., 1]).mean(0) / np.sqrt((found[..., :2] ** 2).mean(0)).prod(1)
+        return np.abs(np.log(found.std(0) / scale)).mean(), np.abs(tie - np.tanh(mean[:, 0] - 2)).mean()
+
+    of_levels = measure()
+    monkeypatch.setattr(location_scale.LevelBasis, "of", lambda of_x, *rest: LevelBasis(of_x, ()))
+    of_x = measure()
+    assert of_levels[0] < min(0.12, 0.7 * of_x[0])
+    assert of_levels[1] < min(0.2, 0.7 * of_x[1])
+
+
+def test_levels_are_stored():
+    x, _, _, scores = make_levels(300, 3)
+    found, _ = LocationScale.learn(x, scores, 0)
+    assert found.log_variance.of_means
+    assert found.mixing.of_means
+    plain, arrays = store_location(found)
+
+    def restore(described, tensors):
+        return restore_location({"degrees": None, "smooth_parts": described}, tensors, x.shape[1], 3)
+
+    arrays = {name: torch.tensor(one) for name, one in arrays.items()}
+    again = restore(plain, arrays)
+    draws = np.random.default_rng(4).normal(size=(2, 300, 3))
+    np.testing.assert_array_equal(again.place(x, draws), found.place(x, draws))
+    for name in arrays:
+        with pytest.raises((ValueError, KeyError)):
+            restore(plain, arrays | {name: arrays[name][..., :-1]})
+    for broken in ({"n_of_means": 9}, {"degree": 99}, {"n_lengths": 10**6}):
+        changed = plain | {"log_variance": plain["log_variance"] | broken}
+        with pytest.raises((ValueError, KeyError)):
+            restore(changed, arrays)
 
 
 def test_units_do_not_matter():

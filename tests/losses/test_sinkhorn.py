@@ -110,11 +110,27 @@ def test_numbers_that_are_none_end_in_one_and_not_in_a_loop(debiased):
 
 def test_a_tolerance_beyond_rounding_ends():
     rng = np.random.default_rng(1)
-    y, yhat = torch.tensor(rng.normal(size=(2, 15, 2)))
-    hoods = Neighborhoods.whole(15)
+    y, yhat = torch.tensor(rng.normal(size=(2, 150, 2)))
+    hoods = Neighborhoods.whole(150)
     with pytest.warns(UserWarning, match="tolerance"):
         tight = Objective(y, hoods, Sinkhorn(tolerance=1e-30))(yhat)
     torch.testing.assert_close(tight, Objective(y, hoods, Sinkhorn())(yhat))
+
+
+def test_single_precision_has_its_digits_by_default():
+    rng = np.random.default_rng(2)
+    hoods = Neighborhoods.within(np.repeat(np.arange(6.0), 40), 0.5)
+    y, yhat = (torch.tensor(part) for part in rng.normal(size=(2, 240, 25)) * [[[1.0]], [[1.3]]])
+    found = []
+    for precision in (torch.float64, torch.float32):
+        draws = yhat.to(precision, copy=True).requires_grad_()
+        value = Objective(y.to(precision), hoods, Sinkhorn())(draws)
+        value.backward()
+        assert value.dtype == precision
+        found.append((value.item(), draws.grad.double()))
+    (value, slope), (single, its_slope) = found
+    assert single == pytest.approx(value, rel=1e-6)
+    assert (its_slope - slope).norm() < 1e-5 * slope.norm()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ iterations find u and v by turns. Two things make them safe and short:
 - Sinkhorn's iterations come near quickly, and then may take thousands: balls that are not done after some are
   finished by Newton's method on the dual problem, in a handful of steps.
 
-With a tolerance of ``ROUGH`` or more the iterations are in single precision, Newton's steps never.
+For outputs in single precision, and for a tolerance of ``ROUGH`` or more, the iterations are in single
+precision, Newton's steps never.
 
 The value is that of the dual problem, whose error is of second order in that of the margins. By the envelope
 theorem its gradient is that of the cost with the plan held fixed.
@@ -24,6 +25,7 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, final
 
 import torch
@@ -35,8 +37,12 @@ from localw2.losses.problem import pairings
 COOLING = 4.0  # from one epsilon to the next
 EASY_COST = 40.0  # in units of epsilon, up to which a few iterations are enough
 TURNS = 5  # of Sinkhorn's iterations at each, and at least four times as many at the last one
-LOOK_EVERY = 5
+LOOK_EVERY = 3
+TINY = 1e-6  # share of the error that a turn is taken to leave at least
+SLOWEST = 0.98  # share of the error that a turn is taken to leave at most
 ROUGH = 1e-3  # tolerance from which single precision is enough
+SINGLE = 1e-6  # of margins, which single precision reaches
+WIDEST = 500.0  # squared distance from the mean, in units of epsilon, up to which single precision is enough
 MOST_STEPS = 100  # of Newton's method, which takes three to twenty, and inside one sample
 SHORTEST_STEP = 1e-8  # of the same, which is not halved
 LONGEST = 10.0  # change of f and g together in one step, in units of epsilon
@@ -58,66 +64,123 @@ class WeightedSinkhorn(PairwiseLoss):
     widths: ClassVar[float] = 1.3
     scratch: ClassVar[int] = 1 << 19
 
+    def solve(self, yhat: Tensor) -> tuple[Tensor, Tensor]:
+        """Sum of weight times loss, (B,), and its gradient (S, B, N, d)."""
+        totals, grad = super().solve(yhat)
+        return totals + self._constant, grad
+
+    @cached_property
+    def _constant(self) -> Tensor:
+        """What is subtracted for transport inside y, (B,), so that equal samples have a divergence of 0."""
+        problem = _ObservedSinkhorn(self.y, self.hoods, self.weights, self)
+        return problem.solve(self.y[None])[0]
+
     def _ball_losses(
         self, y: Tensor, yhat: Tensor, inside: Tensor, sizes: Tensor, counts: Tensor
     ) -> tuple[Tensor, Tensor]:
         draws = len(yhat)
-        precision = torch.float32 if self.tolerance >= ROUGH else torch.float64
-        mass = inside.to(precision)
-        mass = mass / mass.sum(1, keepdim=True)
-        samples = torch.cat([y[None], yhat]).to(precision)
-        epsilon = self.epsilon * _find_scale(samples[0], samples[1:], mass)
+        samples, mass, epsilon = self.prepare(torch.cat([y[None], yhat]), inside)
         losses, slopes = torch.zeros_like(epsilon), torch.zeros_like(samples)
-        # Inside y, a constant, it makes 0 of equal samples; inside the draws it cancels if debiased.
-        alone = [0] if self.debiased else list(range(draws + 1))
-        costs, plans = self._transport_within(samples[alone], mass, epsilon)
-        for s, cost, plan in zip(alone, costs, plans, strict=True):
-            factor = -0.5 / draws if s else -0.5
-            losses += factor * cost
-            if s:  # y is given
-                slopes[s] += 2 * factor * _pull(samples[s], samples[s], plan)
+        if not self.debiased:  # otherwise it cancels
+            costs, plan = self.transport_within(samples[1:], mass, epsilon)
+            losses -= 0.5 * costs.mean(0)
+            slopes[1:] -= plan.pull(samples[1:], samples[1:]) / draws
         lefts, rights, factors = zip(*pairings(draws, self.debiased), strict=True)
-        costs, plans = self._transport(samples[list(lefts)], samples[list(rights)], mass, epsilon)
-        for left, right, factor, cost, plan in zip(lefts, rights, factors, costs, plans, strict=True):
-            losses += factor * cost
-            slopes[left] += factor * _pull(samples[left], samples[right], plan)
-            if right:
-                slopes[right] += factor * _pull(samples[right], samples[left], plan.mT)
+        left, right = samples[list(lefts)], samples[list(rights)]
+        costs, plan = self._transport(left, right, mass, epsilon)
+        weights = torch.tensor(factors).to(mass)
+        losses += weights @ costs
+        slopes.index_add_(0, torch.tensor(lefts, device=y.device), _scale(plan.pull(left, right), weights))
+        if self.debiased:
+            apart = [k for k, one in enumerate(rights) if one]  # y is given
+            pulled = plan.take(apart).flip().pull(right[apart], left[apart])
+            places = torch.tensor(rights, device=y.device)[apart]
+            slopes.index_add_(0, places, _scale(pulled, weights[apart]))
         return losses.to(y), slopes[1:].to(y)
 
-    def _transport(self, a: Tensor, b: Tensor, mass: Tensor, epsilon: Tensor) -> tuple[Tensor, Tensor]:
-        """The smoothed costs (k, n) and plans (k, n, w, w) from a to b, k pairs of samples (k, n, w, d)."""
+    def prepare(self, samples: Tensor, inside: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Samples (k, n, w, d), observed ones first, masses (n, w) of rows and epsilons (n,) of balls.
+
+        All are in the precision of the iterations. Masses are 0 for padding.
+        """
+        mass = inside / inside.sum(1, keepdim=True)
+        lengths = torch.linalg.vecdot(samples, samples)
+        epsilon = self.epsilon * _find_scale(lengths, mass)
+        single = samples.dtype == torch.float32 or self.tolerance >= ROUGH
+        if single and not bool((lengths < WIDEST * epsilon[:, None]).all()):
+            single = False
+        precision = torch.float32 if single else torch.float64
+        return samples.to(precision), mass.to(precision), epsilon.to(precision)
+
+    def transport_within(self, a: Tensor, mass: Tensor, epsilon: Tensor) -> tuple[Tensor, _Plan]:
+        """The smoothed costs (k, n) and plans from samples (k, n, w, d) to themselves.
+
+        There u = v, and the geometric mean of two turns converges fast.
+        """
         pairs, mass, epsilon = len(a), mass.repeat(len(a), 1), epsilon.repeat(len(a))
-        cost = _distances(a.flatten(0, 1), b.flatten(0, 1), mass, epsilon)
-        f = _finite(cost.amin(2))
-        g = _finite((cost - f[:, :, None]).amin(1))
-        for heat in _list_heats(cost):
-            kernel = torch.add(f[:, :, None], g[:, None]).sub_(cost)
-            kernel = (kernel if heat == 1 else kernel.div_(heat)).exp_()
-            u, v = torch.ones_like(mass), torch.ones_like(mass)
+        kernel = _exponents(a.flatten(0, 1), a.flatten(0, 1), mass, epsilon).exp_()
+        u = torch.ones_like(mass)
+        for _ in range(MOST_STEPS):  # errors are at least halved each time: half of them reach rounding
+            to_rows = _multiply(mass * u, kernel)
+            if bool(((mass * (u * to_rows - 1).abs()).sum(1) < self.tolerance).all()):
+                break
+            u = _finite((u / to_rows).sqrt(), 1.0)
+        plan = _Plan(self._round(kernel), mass * u, mass * u, pairs)
+        dual = epsilon * ((2 * mass * u.log()).sum(1) + 1 - (mass * u * to_rows).sum(1))
+        return dual.unflatten(0, (pairs, -1)), plan
+
+    def _transport(self, a: Tensor, b: Tensor, mass: Tensor, epsilon: Tensor) -> tuple[Tensor, _Plan]:
+        """The smoothed costs (k, n) and plans from a to b, k pairs of samples (k, n, w, d)."""
+        pairs, mass, epsilon = len(a), mass.repeat(len(a), 1), epsilon.repeat(len(a))
+        exponents = _exponents(a.flatten(0, 1), b.flatten(0, 1), mass, epsilon)
+        heats = _list_heats(exponents)
+        f, g = torch.zeros_like(mass), torch.zeros_like(mass)
+        if len(heats) > 1:
+            f = -_finite(exponents.amax(2))
+            g = -_finite((exponents + f[:, :, None]).amax(1))
+        for heat in heats:
+            if len(heats) == 1:
+                kernel = exponents.exp_()
+            else:
+                kernel = torch.add(exponents, f[:, :, None]).add_(g[:, None])
+                kernel = (kernel if heat == 1 else kernel.div_(heat)).exp_()
             turns = TURNS if heat > 1 else max(4 * TURNS, mass.shape[1] // 2)
-            for turn in range(turns):
-                to_rows = _multiply(mass * v, kernel.mT)
-                if turn % LOOK_EVERY == 0 or turn == turns - 1:
-                    # The columns are right after each turn, so that the rows tell how far it is from done.
-                    done = (mass * (u * to_rows - 1).abs()).sum(1) < self.tolerance
-                    if bool(done.all()):
-                        break
-                u = _invert(to_rows)
-                v = _invert(_multiply(mass * u, kernel))
-            f, g = f + heat * u.log(), g + heat * v.log()
-        plan = kernel.mul_((mass * u)[:, :, None]).mul_((mass * v)[:, None])
-        left = (~done).nonzero()[:, 0]
-        if len(left):
-            found = self._finish(plan[left].double(), mass[left].double())
-            plan[left], more_f, more_g = (part.to(plan) for part in found)
-            f[left] += more_f
-            g[left] += more_g
-        dual = epsilon * ((mass * (f + g)).sum(1) + 1 - plan.sum((1, 2)))
-        return dual.unflatten(0, (pairs, -1)), plan.unflatten(0, (pairs, -1))
+            log_u, log_v, done = self._iterate(kernel, mass, turns)
+            f, g = f + heat * log_u, g + heat * log_v
+        left, right = mass * log_u.exp(), mass * log_v.exp()
+        rest = (~done).nonzero()[:, 0]
+        if len(rest):
+            plan = kernel[rest] * left[rest][:, :, None] * right[rest][:, None]
+            wanted = mass[rest].double()
+            wanted /= wanted.sum(1, keepdim=True)  # single precision leaves a sum that is not quite 1
+            found = self._finish(plan.double(), wanted)
+            kernel[rest], more_f, more_g = (part.to(f) for part in found)
+            f[rest] += more_f
+            g[rest] += more_g
+            left[rest] = right[rest] = 1.0
+        total = (right * _multiply(left, kernel)).sum(1)
+        dual = epsilon * ((mass * (f + g)).sum(1) + 1 - total)
+        return dual.unflatten(0, (pairs, -1)), _Plan(self._round(kernel), left, right, pairs)
+
+    def _round(self, kernel: Tensor) -> Tensor:
+        """The kernel with as many digits as a gradient has."""
+        return kernel.float() if self.tolerance >= SINGLE else kernel
+
+    def _iterate(self, kernel: Tensor, mass: Tensor, turns: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Logarithms of Sinkhorn's u and v (n, w) for kernels (n, w, w), and which balls are done (n,).
+
+        Single precision goes nearly all of the way in half of the time.
+        """
+        start = _Scaling(torch.zeros_like(mass), torch.zeros_like(mass), mass.new_ones(len(mass), 1))
+        if kernel.dtype == torch.float64:
+            rough = max(self.tolerance, SINGLE)
+            found, _ = start.to(torch.float32).improve(kernel.float(), mass.float(), turns, rough)
+            start = found.to(torch.float64)
+        found, done = start.improve(kernel, mass, turns, self.tolerance)
+        return found.log_u, found.log_v, done
 
     def _finish(self, plan: Tensor, mass: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Newton's method from plans that are nearly right: better ones, and what is added to f and g.
+        """Newton's method from plans (n, w, w) that are nearly right: better ones, what is added to f and g.
 
         The dual, the sum of mass * (f + g) less that of the plan, is concave; f is eliminated by making the
         rows right before each step, and a step is halved until the dual rises.
@@ -156,58 +219,146 @@ class WeightedSinkhorn(PairwiseLoss):
         )
         return plan, f, g
 
-    def _transport_within(self, a: Tensor, mass: Tensor, epsilon: Tensor) -> tuple[Tensor, Tensor]:
-        """The same from a sample to itself, where u = v: the geometric mean of two turns converges fast."""
-        samples, a, mass, epsilon = len(a), a.flatten(0, 1), mass.repeat(len(a), 1), epsilon.repeat(len(a))
-        kernel = _distances(a, a, mass, epsilon).neg_().exp_()
-        u = torch.ones_like(mass)
-        for _ in range(
-            MOST_STEPS
-        ):  # errors are at least halved each time: rounding is reached in half of them
-            to_rows = _multiply(mass * u, kernel)
-            if bool(((mass * (u * to_rows - 1).abs()).sum(1) < self.tolerance).all()):
-                break
-            u = _finite((u / to_rows).sqrt(), 1.0)
-        plan = kernel.mul_((mass * u)[:, :, None]).mul_((mass * u)[:, None])
-        dual = epsilon * ((2 * mass * u.log()).sum(1) + 1 - plan.sum((1, 2)))
-        return dual.unflatten(0, (samples, -1)), plan.unflatten(0, (samples, -1))
+
+@final
+@dataclass(frozen=True)
+class _ObservedSinkhorn(PairwiseLoss):
+    """Minus half of the smoothed transport from the rows of a ball to themselves, which no draw changes."""
+
+    like: WeightedSinkhorn
+
+    widths: ClassVar[float] = WeightedSinkhorn.widths
+    scratch: ClassVar[int] = WeightedSinkhorn.scratch
+
+    def _ball_losses(
+        self, y: Tensor, yhat: Tensor, inside: Tensor, sizes: Tensor, counts: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        samples, mass, epsilon = self.like.prepare(y[None], inside)
+        costs, _ = self.like.transport_within(samples, mass, epsilon)
+        return -0.5 * costs[0].to(y), torch.zeros_like(yhat)
 
 
-def _find_scale(y: Tensor, yhat: Tensor, mass: Tensor) -> Tensor:
+@final
+@dataclass(frozen=True)
+class _Scaling:
+    """Logarithms of Sinkhorn's u and v (n, w), and the factors (n, 1) that lengthen each ball's steps."""
+
+    log_u: Tensor
+    log_v: Tensor
+    length: Tensor
+
+    def to(self, precision: torch.dtype) -> _Scaling:
+        """The same in another precision."""
+        return _Scaling(self.log_u.to(precision), self.log_v.to(precision), self.length.to(precision))
+
+    def improve(self, kernel: Tensor, mass: Tensor, turns: int, tolerance: float) -> tuple[_Scaling, Tensor]:
+        r"""Sinkhorn's iterations with a kernel (n, w, w), and which balls are done (n,).
+
+        Steps of the logarithms are lengthened by a factor of each ball's own, successive over-relaxation. If
+        a plain turn leaves the share :math:`\eta` of the error, the best factor is
+        :math:`2 / (1 + \sqrt{1 - \eta})`; one of :math:`\omega` leaves :math:`\rho` with
+        :math:`(\rho + \omega - 1)^2 = \omega^2 \eta \rho`, which tells :math:`\eta`.
+        """
+        log_mass, back, length = mass.log(), kernel.mT, self.length
+        # Minus the logarithms, which the iterations move towards those of products; 0 times it is padding.
+        in_u, in_v, smallest = -self.log_u, -self.log_v, torch.finfo(mass.dtype).tiny
+        left, right = torch.sub(log_mass, in_u).exp_(), torch.sub(log_mass, in_v).exp_()
+        error, of_columns, at = mass.new_ones(len(mass)), mass.new_zeros(len(mass)), 0
+        for turn in range(turns):
+            product = _multiply(right, back).clamp_(min=smallest)
+            if turn % LOOK_EVERY == 0 or turn == turns - 1:
+                before, error = error, _sum_gaps(left, product, mass)
+                off = torch.maximum(error, of_columns)
+                done = off < tolerance
+                if bool(done.all()):
+                    break
+                if at > 0:
+                    more = length[:, 0] - 1
+                    per_turn = (error / before.clamp(min=smallest)) ** (1 / (turn - at))
+                    left_over = torch.maximum(per_turn, more).clamp(TINY, 1.0)
+                    share = ((left_over + more) ** 2 / ((more + 1) ** 2 * left_over)).clamp(0.0, SLOWEST)
+                    length = (2 / (1 + (1 - share).sqrt()))[:, None]
+                at = turn
+            in_u.lerp_(product.log_(), length)
+            left = torch.sub(log_mass, in_u).exp_()
+            product = _multiply(left, kernel).clamp_(min=smallest)
+            if (turn + 1) % LOOK_EVERY == 0 or turn + 1 == turns - 1:
+                # Columns are right after a plain turn, and after a lengthened one off by that much of before.
+                of_columns = (length[:, 0] - 1) * _sum_gaps(right, product, mass)
+            in_v.lerp_(product.log_(), length)
+            right = torch.sub(log_mass, in_v).exp_()
+        return _Scaling(in_u.neg_(), in_v.neg_(), length), done
+
+
+@final
+@dataclass(frozen=True)
+class _Plan:
+    """Plans left * kernel * right of ``pairs`` pairs of samples, one after the other; never made whole."""
+
+    kernel: Tensor
+    left: Tensor
+    right: Tensor
+    pairs: int
+
+    def take(self, which: list[int]) -> _Plan:
+        """The plans of some pairs."""
+        parts = (part.unflatten(0, (self.pairs, -1))[which] for part in (self.kernel, self.left, self.right))
+        kernel, left, right = (part.flatten(0, 1) for part in parts)
+        return _Plan(kernel, left, right, len(which))
+
+    def flip(self) -> _Plan:
+        """The plans of the way back."""
+        return _Plan(self.kernel.mT, self.right, self.left, self.pairs)
+
+    def pull(self, a: Tensor, b: Tensor) -> Tensor:
+        """The gradient in a of the costs of plans from a to b, (pairs, n, w, d)."""
+        b = b.flatten(0, 1)
+        moved = torch.cat([b, torch.ones_like(b[..., :1])], 2).mul_(self.right[..., None])
+        found = torch.bmm(self.kernel, moved.to(self.kernel)).to(moved).mul_(2 * self.left[..., None])
+        found = found.unflatten(0, (self.pairs, -1))
+        pulled: Tensor = a * found[..., -1:] - found[..., :-1]
+        return pulled
+
+
+def _find_scale(lengths: Tensor, mass: Tensor) -> Tensor:
     """The mean squared distance between the observed rows of each ball, (n,), which yhat does not change.
 
-    A ball whose observed rows are all equal takes the distance of the draws from them, which its gradient
-    treats as a constant, or 1.
+    ``lengths`` (k, n, w) are the squared distances of observed and simulated rows from the mean of the
+    observed ones. A ball whose observed rows are all equal takes the distance of the draws from them, which
+    its gradient treats as a constant, or 1.
     """
-    middle = (y * mass[..., None]).sum(1, keepdim=True)
-    scale = 2 * ((y - middle).square().sum(2) * mass).sum(1)
-    away = ((yhat - middle).square().sum(3) * mass).sum(2).mean(0)
+    sizes = (lengths * mass).sum(2)
+    scale, away = 2 * sizes[0], sizes[1:].sum(0) / max(len(sizes) - 1, 1)
     return torch.where(scale > 1e-12 * away, scale, torch.where(away > 0, away, 1.0))
 
 
-def _list_heats(cost: Tensor) -> list[float]:
+def _list_heats(exponents: Tensor) -> list[float]:
     """Factors of epsilon, the last one 1: a smoother problem is solved quickly, and starts the next one.
 
-    >>> _list_heats(torch.tensor([3.0, 600.0, torch.inf]))
+    >>> _list_heats(torch.tensor([-3.0, -600.0, -torch.inf]))
     [16.0, 4.0, 1.0]
     """
-    largest = float(torch.where(cost.isfinite(), cost, 0.0).max())
-    steps = math.ceil(math.log(max(largest / EASY_COST, 1.0), COOLING))
+    lowest = float(exponents.min())
+    if not math.isfinite(lowest):
+        lowest = float(_finite(exponents).min())
+    steps = math.ceil(math.log(max(-lowest / EASY_COST, 1.0), COOLING))
     return [COOLING**k for k in range(steps, -1, -1)]
 
 
-def _distances(a: Tensor, b: Tensor, mass: Tensor, epsilon: Tensor) -> Tensor:
-    """Squared distances over epsilon, (n, w, w), infinite for padding."""
+def _exponents(a: Tensor, b: Tensor, mass: Tensor, epsilon: Tensor) -> Tensor:
+    """Minus squared distances over epsilon, (n, w, w), minus infinity for padding."""
+    unit = -1 / epsilon[:, None, None]
     if a.shape[2] <= FEW_OUTPUTS:
-        squares = sum_squares(a, b)
-    else:
-        lengths = a.square().sum(2)[:, :, None] + b.square().sum(2)[:, None]
-        squares = torch.baddbmm(lengths, a, b.mT, alpha=-2).clamp_(min=0)
-    squares /= epsilon[:, None, None]
+        found = sum_squares(a, b).mul_(unit)
+    else:  # as one product of matrices
+        one = torch.ones_like(a[..., :1])
+        left = torch.cat([-2 * a, a.square().sum(2, keepdim=True), one], 2).mul_(unit)
+        right = torch.cat([b, one, b.square().sum(2, keepdim=True)], 2)
+        found = torch.bmm(left, right.mT)
     absent = mass == 0
     if bool(absent.any()):
-        squares.masked_fill_(absent[:, :, None] | absent[:, None], torch.inf)
-    return squares
+        found.masked_fill_(absent[:, :, None] | absent[:, None], -torch.inf)
+    return found
 
 
 def _finite(values: Tensor, instead: float = 0.0) -> Tensor:
@@ -220,16 +371,16 @@ def _multiply(vector: Tensor, kernel: Tensor) -> Tensor:
     return torch.bmm(vector[:, None], kernel)[:, 0]
 
 
-def _invert(product: Tensor) -> Tensor:
-    """Sinkhorn's next factor, 1 for padding."""
-    return torch.where(product > 0, 1 / product, 1.0)
+def _sum_gaps(factor: Tensor, product: Tensor, mass: Tensor) -> Tensor:
+    """By how much the margins of a plan are off in each ball, (n,)."""
+    return torch.mul(factor, product).sub_(mass).abs_().sum(1)
+
+
+def _scale(parts: Tensor, weights: Tensor) -> Tensor:
+    """Parts (k, n, w, d), each times its weight (k,)."""
+    return parts * weights[:, None, None, None]
 
 
 def _log_ratio(a: Tensor, b: Tensor) -> Tensor:
     """log(a / b), 0 for padding."""
     return _finite((a / b).log())
-
-
-def _pull(a: Tensor, b: Tensor, plan: Tensor) -> Tensor:
-    """The gradient in a of the cost of a plan from a to b."""
-    return 2 * (a * plan.sum(2, keepdim=True) - plan @ b)
