@@ -80,7 +80,8 @@ def folder(tmp_path_factory):
         writer.writerow(["age", "day", "water", "strength"])
         for i, row in enumerate(zip(age, water, strength, strict=True)):
             a, w, s = (repr(float(value)).replace(".", ",") for value in row)
-            writer.writerow([a, f"2024-01-{i % 28 + 1:02d}", "NA" if i == 4 else w, s])
+            w, s = ("NA", "NA") if i == 4 else (w, s)
+            writer.writerow([a, f"2024-01-{i % 28 + 1:02d}", w, s])
     run(f"{FIT} --law network --base ridge --epochs 8 --hold-out 0.3 --out m.lw2")
     yield path
     os.chdir(before)
@@ -574,6 +575,7 @@ def test_a_table_with_text_and_missing_values_goes_all_the_way(mixed, tmp_path, 
     dropped = found(f"predict {out} {data} --drop-missing")["columns"]["row"]
     whole = features.notna().all(axis=1).to_numpy()
     assert dropped == (np.flatnonzero(whole) + 1).tolist()
+    assert found(f"evaluate {out} {data} --drop-missing")["rows"] == len(mixed)
 
 
 @pytest.mark.parametrize("words", ["--base boosting", "--base ridge --norm standardised"])
@@ -610,12 +612,20 @@ def test_files_of_models_that_were_fitted_to_arrays(folder, held, tmp_path):
     assert "missing" in run(f"predict {tmp_path / 'old'} data.csv").stderr
 
 
-def test_a_missing_value_that_only_the_held_out_rows_have(folder, tmp_path):
-    """One row has a missing value; with some seed it is held out, and scored with a warning."""
+def test_only_rows_without_a_target_are_left_out_of_a_fit(folder, tmp_path):
+    """Missing inputs are no trouble; those that only held-out rows have are scored with a warning."""
+    frame = read_table("data.csv").frame.dropna()
+    frame.loc[frame.index[0], "water"] = np.nan
+    frame.loc[frame.index[1:4], "strength"] = np.nan
+    data = tmp_path / "gaps.csv"
+    frame.to_csv(data, index=False)
+    assert "3 of 149 rows" in failing(f"fit {data} --target strength --out {tmp_path / 'm'} {QUICK}")
     for seed in range(20):
-        words = f"fit data.csv --target strength --exclude day --hold-out 0.5 --seed {seed} {QUICK}"
-        result = run(f"{words} --out {tmp_path / 'm'} --json")
-        assert "strength" in json.loads(result.stdout)["held_out_scores"]["targets"]
+        words = f"fit {data} --target strength --exclude day --hold-out 0.5 --seed {seed} {QUICK}"
+        result = run(f"{words} --drop-missing --out {tmp_path / 'm'} --json")
+        answer = json.loads(result.stdout)
+        assert answer["rows"] + answer["held_out"] == 146
+        assert "strength" in answer["held_out_scores"]["targets"]
         if "missing values in 'water'" in result.stderr:
             return
     pytest.fail("no seed held the row out")
@@ -1102,10 +1112,13 @@ def test_wrong_equations_are_told_of(drug, flags, message, code):
         ("fit data.csv --target strength --weights wates --out x", "Did you mean 'water'?"),
         ("fit data.csv --target strength --weights strength --out x", "one use"),
         ("fit data.csv --target strength --features age --weights age --out x", "one use"),
-        ("fit data.csv --target strength --features age --hold-out 0.001 --out x", "better 100"),
-        ("fit data.csv --target strength --out no/x", "folder"),
         (
-            "fit data.csv --target strength --features age --law network --learning-rate -1 --out x",
+            "fit data.csv --target strength --drop-missing --hold-out 0.001 --out x",
+            "better 100",
+        ),
+        ("fit data.csv --target strength --drop-missing --out no/x", "folder"),
+        (
+            "fit data.csv --target strength --drop-missing --law network --learning-rate -1 --out x",
             "learning_rate=-1",
         ),
         (
@@ -1134,7 +1147,7 @@ def test_errors_are_one_paragraph_and_code_1(command, message, folder, paths):
     [
         "fit data.csv --out x",
         "fit data.csv --target strength --base nothing --out x",
-        "fit data.csv --target strength --delta wide --out x",
+        "fit data.csv --target strength --drop-missing --delta wide --out x",
         "fit data.csv --target strength --features age --exclude water --out x",
         "fit data.csv --target , --out x",
         "fit data.csv --target strength --epochs 3 --out x",
@@ -1152,7 +1165,7 @@ def test_wrong_usage_is_code_2(command, folder):
 
 
 def test_wrong_usage_that_a_command_finds_is_told_to_machines_too(folder):
-    result = run("fit data.csv --target strength --delta wide --out x --json", code=2)
+    result = run("fit data.csv --target strength --drop-missing --delta wide --out x --json", code=2)
     assert "neither auto, a radius nor nearest:K" in json.loads(result.stdout)["error"]
 
 

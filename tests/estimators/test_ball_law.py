@@ -376,3 +376,12 @@ class TestStored:
         spoil(settings, tensors)
         with pytest.raises(ValueError):
             LocalW2Regressor.from_stored(Stored(stored.kind, settings, tensors, stored.regressors))
+
+
+def test_a_ball_of_all_rows_is_called_that():
+    rng = np.random.default_rng(0)
+    x = rng.uniform(size=(120, 3))
+    model = LocalW2Regressor("balls", random_state=0).fit(x, rng.normal(size=120))
+    assert sum(model.weights_.values()) == pytest.approx(1)
+    assert not [name for name in model.weights_ if "160" in name or "640" in name]
+    assert model.weights_["balls of residuals, all rows"] > 0.2  # of pure noise

@@ -495,7 +495,7 @@ def _explain_dropped(columns: Columns) -> str:
     reasons = [f"{columns.labels[j]} ({why})" for j, why in columns.dropped.items()]
     text = f"left out: {_join(reasons)}."
     if ROW_NUMBER in columns.dropped.values():
-        text += " To use whole numbers that number the rows, convert them to float."
+        text += " If row numbers are meant as an input, convert them to float."
     return text
 
 

@@ -155,12 +155,13 @@ def fit(
     if labels:
         check_for_labels(labels, context)
     if drop_missing:
-        table = drop_incomplete(table, [*inputs, *targets, *weighing])
+        table = drop_incomplete(table, [*targets, *weighing])
     X = table.features(inputs)
     y = table.outcomes(targets, labels) if labels else read_outputs(table, targets)
     counts = read_outputs(table, weighing) if weighing else None
     rows, held = split_rows(len(y), max_rows, hold_out, seed)
-    note(f"{len(rows)} rows: {', '.join(targets)} from {', '.join(inputs)}")
+    share = f"{len(rows)} rows fitted, {len(held)} held out" if len(held) else f"{len(rows)} rows"
+    note(f"{share}: {', '.join(targets)} from {', '.join(inputs)}")
 
     # Only now, with something on the screen: these import torch, which takes a second or two.
     from localw2 import LocalW2MixedRegressor, LocalW2Regressor, Network

@@ -272,7 +272,8 @@ def select_rows(
     outputs = model.choose_columns("targets", table, target) if observed else []
     used = inputs if columns is None else [inputs[j] for j in columns.used]
     if drop_missing:
-        table = drop_incomplete(table, [*used, *outputs])
+        needed = used if not observed or columns is None else []
+        table = drop_incomplete(table, [*needed, *outputs])
     table.select(used)
     others = [] if columns is None else [*columns.categories, *columns.dates, *columns.durations]
     table.features([name for place, name in enumerate(used) if place not in others], numeric=True)
@@ -318,7 +319,8 @@ def drop_incomplete(table: Table, names: Sequence[str]) -> Table:
     """Drop the rows with a missing value in any of these columns; one without any value does not count."""
     missing = table.select(names).dropna(axis=1, how="all").isna().any(axis=1)
     if missing.any():
-        note(f"{missing.sum()} of {len(missing)} rows of {table.source} have missing values and are dropped.")
+        lacking = [name for name in names if table.frame[name].isna().any()]
+        note(f"{missing.sum()} of {len(missing)} rows have missing values in {', '.join(lacking)}: left out.")
     if missing.all():
         raise ValueError(f"every row of {table.source} has a missing value in {', '.join(names)}.")
     return replace(table, frame=table.frame[~missing])

@@ -25,7 +25,11 @@ Keep = Annotated[
     typer.Option(metavar="A,B", help="Columns of DATA to copy into the result, such as an identifier."),
 ]
 DropMissing = Annotated[
-    bool, typer.Option("--drop-missing", help="Drop rows with a missing value in any column used.")
+    bool,
+    typer.Option("--drop-missing", help="Leave out rows without a target; missing inputs are no trouble."),
+]
+DropMissingInputs = Annotated[
+    bool, typer.Option("--drop-missing", help="Leave out rows with a missing value in an input used.")
 ]
 DecimalMark = Annotated[Decimal, typer.Option(help="Decimal mark of the numbers in a CSV file.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]

@@ -52,7 +52,7 @@ def _store_function(function: SmoothFunction, name: str, arrays: dict[str, Array
 def restore_location(
     plain: Mapping[str, Any], tensors: Mapping[str, Any], width: int, d: int
 ) -> LocationScale | None:
-    """What ``store_location`` described, or a file of before 0.3, which has polynomials only."""
+    """What ``store_location`` described, or a file of the first fields, which had polynomials only."""
     whole, array = stored_values.whole_number, stored_values.sized_array
     degrees, parts = plain["degrees"], plain.get("smooth_parts")
     if degrees is None and parts is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
 
@@ -90,7 +90,7 @@ def learn_balls(
             int(law.min_rows),
             mean if law.on == "residuals" else None,
             Rounding.halfway(outcomes),
-            law.name,
+            law.name if law.min_rows <= len(x) else replace(law, min_rows=ALL_ROWS).name,
         )
         for law in laws
     ]

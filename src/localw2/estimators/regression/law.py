@@ -64,8 +64,11 @@ class ConditionalLaw:
 
     @property
     def named_weights(self) -> dict[str, float]:
-        """The weight of every member, by its name."""
-        return {member.title: float(w) for member, w in zip(self.members, self.weights, strict=True)}
+        """The weight of every member, by its name; of several balls of all rows, their sum."""
+        found = dict.fromkeys((member.title for member in self.members), 0.0)
+        for member, weight in zip(self.members, self.weights, strict=True):
+            found[member.title] += float(weight)
+        return found
 
     def moments(self, x: Array) -> tuple[Array, Array]:
         """Mean and variance of y at every row."""
