@@ -40,8 +40,8 @@ DISCREPANCIES = [
     (MeanVar(), 2),
     (MeanVar(summed=True), 2),
     (EnergyScore(), 1),
-    (Sinkhorn(tolerance=1e-9), 2),
-    (Sinkhorn(0.02, debiased=True, tolerance=1e-9), 2),
+    (Sinkhorn(tolerance=1e-10), 2),
+    (Sinkhorn(0.02, debiased=True, tolerance=1e-10), 2),
 ]
 
 

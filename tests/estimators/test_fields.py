@@ -112,10 +112,49 @@ def test_a_covariance_that_follows_the_mean_needs_few_rows(monkeypatch):
         return np.abs(np.log(found.std(0) / scale)).mean(), np.abs(tie - np.tanh(mean[:, 0] - 2)).mean()
 
     of_levels = measure()
-    monkeypatch.setattr(location_scale.LevelBasis, "of", lambda of_x, *rest: LevelBasis(of_x, ()))
+    monkeypatch.setattr(location_scale.LevelBasis, "of", lambda of_x, *_: LevelBasis(of_x, ()))
     of_x = measure()
     assert of_levels[0] < min(0.12, 0.7 * of_x[0])
     assert of_levels[1] < min(0.2, 0.7 * of_x[1])
+
+
+def test_a_constant_mean_has_no_levels():
+    """Out of fold it is another constant in each fold, which says nothing about new rows."""
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        x = rng.normal(size=(150, 10))
+        scores = rng.normal(size=(150, 3)) + 0.5 * x[:, :1]
+        found, _ = LocationScale.learn(x, scores, 0)
+        assert np.abs(np.log(found.scale(x)) - np.log(found.scale(x)).mean(0)).max() < 0.2
+        constant, _ = LocationScale.learn(np.ones((150, 1)), scores, 0)
+        assert not constant.log_variance.of_means
+        assert not constant.mixing.of_means
+
+
+def test_penalties_of_levels_are_those_of_all_rows(monkeypatch):
+    monkeypatch.setattr(smoothing, "_MOST_CHOOSING", 100)
+    rng = np.random.default_rng(0)
+    x = rng.uniform(size=(400, 2))
+    folds = smoothing.make_folds(400, 0)
+    basis = smoothing.Basis.of(x, 0)
+    levels = LevelBasis.of(basis, x[:, :1], folds, 0, None, 60)
+    candidates = levels.candidates(400, basis.candidates(400, (1.0,)), 3, hold_constant=False)
+    seen = []
+
+    def fit(features, rows, penalties):
+        seen.append((rows.sum(), [one.max() for one in penalties]))
+        return [np.zeros((features.shape[1], 1)) for _ in penalties]
+
+    def deviances(values, rows):
+        return np.zeros(1)
+
+    smoothing.average_fits(levels.evaluate(x, x), candidates, folds, fit, deviances)
+    first, whole = seen[0], seen[-len(levels.of_means) - 1 - len(basis.roots) :]
+    assert first[0] < 100
+    parts = [one for rows, one in seen if rows < 400][: len(whole)]
+    for block, (part, (_, all_rows)) in enumerate(zip(parts, whole, strict=True)):
+        of_kernel = 1 <= block <= len(basis.roots)
+        np.testing.assert_allclose(np.array(part) / all_rows, 1.0 if of_kernel else 0.25)
 
 
 def test_levels_are_stored():

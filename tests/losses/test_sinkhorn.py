@@ -133,6 +133,113 @@ def test_single_precision_has_its_digits_by_default():
     assert (its_slope - slope).norm() < 1e-5 * slope.norm()
 
 
+def solve_alone(y, yhat, hoods, weights=None, **settings):
+    """The mean over balls of the divergence, each ball in a call of its own, in double precision."""
+    total, mass = 0.0, 0.0
+    weights = np.ones(len(y)) if weights is None else weights
+    for ball in range(hoods.n_balls):
+        rows = hoods.block(torch.tensor([ball]))[0].numpy()
+        rows = rows[weights[rows] > 0]
+        own, share = torch.tensor(weights[rows]), float(hoods.weights[ball])
+        if len(rows):
+            loss = Objective(
+                y[rows].double(), Neighborhoods.whole(len(rows)), Sinkhorn(**settings), sample_weight=own
+            )
+            total, mass = total + share * float(loss(yhat[rows].double())), mass + share
+    return total / mass
+
+
+@pytest.mark.parametrize("precision", [torch.float64, torch.float32])
+@pytest.mark.parametrize(("d", "epsilon"), [(1, 0.1), (2, 0.1), (2, 0.003), (25, 0.1), (25, 0.01)])
+def test_balls_of_other_sizes_are_as_right_as_alone(precision, d, epsilon):
+    """Their rows are padded, and padding has no logarithm."""
+    rng = np.random.default_rng([d, int(1 / epsilon)])
+    x = rng.uniform(size=200)
+    y, yhat = (
+        torch.tensor(part, dtype=precision) for part in rng.normal(size=(2, 200, d)) * [[[1.0]], [[1.3]]]
+    )
+    hoods = Neighborhoods.within(x, 0.05)
+    yhat = yhat.requires_grad_()
+    value = Objective(y, hoods, Sinkhorn(epsilon))(yhat)
+    value.backward()
+    assert yhat.grad.isfinite().all()
+    assert value.item() == pytest.approx(solve_alone(y, yhat.detach(), hoods, epsilon=epsilon), rel=1e-5)
+
+
+def test_rows_without_weight_are_not_there():
+    rng = np.random.default_rng(4)
+    hoods = Neighborhoods.within(np.repeat(np.arange(5.0), 40), 0.5)
+    for _ in range(5):
+        y, yhat = torch.tensor(rng.normal(size=(2, 200, 2)))
+        weights = rng.integers(0, 3, 200).astype(float)
+        value = Objective(y, hoods, Sinkhorn(), sample_weight=weights)(yhat)
+        kept = weights > 0
+        few = Neighborhoods.within(np.repeat(np.arange(5.0), 40)[kept], 0.5)
+        expected = Objective(y[kept], few, Sinkhorn(), sample_weight=weights[kept])(yhat[kept])
+        torch.testing.assert_close(value, expected)
+
+
+@pytest.mark.parametrize("settings", [{}, {"tolerance": 0.01}, {"epsilon": 0.005}])
+def test_far_rows_end_in_numbers(settings):
+    """Longer turns may run away while a few light rows are far from right."""
+    for seed in range(4):
+        y, yhat = torch.tensor(np.random.default_rng(seed).standard_t(1.2, size=(2, 1600, 3)))
+        yhat.requires_grad_()
+        value = Objective(y, Neighborhoods.within(np.repeat(np.arange(4.0), 400), 0.5), Sinkhorn(**settings))(
+            yhat
+        )
+        value.backward()
+        assert value.isfinite()
+        assert yhat.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("unit", [1e-24, 1e-6, 1.0, 1e15])
+def test_the_unit_of_single_precision_does_not_matter(unit):
+    rng = np.random.default_rng(3)
+    y, yhat = (torch.tensor(part) for part in rng.normal(size=(2, 40, 3)))
+    hoods = Neighborhoods.whole(40)
+    slopes = []
+    for scale, precision in ((1.0, torch.float64), (unit, torch.float32)):
+        draws = (scale * yhat).to(precision).requires_grad_()
+        Objective((scale * y).to(precision), hoods, Sinkhorn())(draws).backward()
+        slopes.append(draws.grad.double() / scale)
+    torch.testing.assert_close(slopes[1], slopes[0], rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 1e2, 1e4])
+def test_a_large_epsilon_costs_single_precision_no_digits(epsilon):
+    rng = np.random.default_rng(5)
+    y, yhat = (torch.tensor(part) for part in np.add(rng.normal(size=(2, 60, 3)), [[[0.0]], [[0.3]]]))
+    hoods = Neighborhoods.whole(60)
+    exact = float(Objective(y, hoods, Sinkhorn(epsilon))(yhat))
+    assert float(Objective(y.float(), hoods, Sinkhorn(epsilon))(yhat.float())) == pytest.approx(
+        exact, rel=1e-5
+    )
+
+
+def test_autocast_changes_nothing():
+    rng = np.random.default_rng(6)
+    y, yhat = (torch.tensor(part, dtype=torch.float32) for part in rng.normal(size=(2, 60, 25)))
+    loss = Objective(y, Neighborhoods.whole(60), Sinkhorn())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = loss(yhat)
+    assert found == loss(yhat)
+
+
+def test_a_far_row_of_another_ball_changes_no_digit():
+    rng = np.random.default_rng(7)
+    x = np.concatenate([rng.uniform(size=100), [50.0, 50.1]])
+    y, yhat = (torch.tensor(part, dtype=torch.float32) for part in rng.normal(size=(2, 102, 2)))
+    hoods, slopes = Neighborhoods.within(x, 0.2), []
+    for far in (0.0, 1e4):
+        moved = torch.zeros(102, 1)
+        moved[-1] = far
+        draws = (yhat + moved).requires_grad_()
+        Objective(y + moved, hoods, Sinkhorn())(draws).backward()
+        slopes.append(draws.grad[:100])
+    torch.testing.assert_close(slopes[0], slopes[1], rtol=1e-6, atol=1e-9)
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [({"epsilon": 0}, "epsilon"), ({"epsilon": float("nan")}, "epsilon"), ({"tolerance": 1}, "tolerance")],

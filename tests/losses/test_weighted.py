@@ -40,8 +40,8 @@ DISCREPANCIES = [
     MeanVar(),
     MeanVar(summed=True),
     EnergyScore(),
-    Sinkhorn(tolerance=1e-9),
-    Sinkhorn(0.02, debiased=True, tolerance=1e-9),
+    Sinkhorn(tolerance=1e-10),
+    Sinkhorn(0.02, debiased=True, tolerance=1e-10),
 ]
 
 

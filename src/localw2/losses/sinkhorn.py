@@ -13,8 +13,8 @@ iterations find u and v by turns. Two things make them safe and short:
 - Sinkhorn's iterations come near quickly, and then may take thousands: balls that are not done after some are
   finished by Newton's method on the dual problem, in a handful of steps.
 
-For outputs in single precision, and for a tolerance of ``ROUGH`` or more, the iterations are in single
-precision, Newton's steps never.
+Iterations begin in single precision. For outputs in single precision, and for a tolerance of ``ROUGH`` or
+more, they stay there, unless a ball is too wide for its digits. Newton's steps are in double precision.
 
 The value is that of the dual problem, whose error is of second order in that of the margins. By the envelope
 theorem its gradient is that of the cost with the plan held fixed.
@@ -40,9 +40,11 @@ TURNS = 5  # of Sinkhorn's iterations at each, and at least four times as many a
 LOOK_EVERY = 3
 TINY = 1e-6  # share of the error that a turn is taken to leave at least
 SLOWEST = 0.98  # share of the error that a turn is taken to leave at most
-ROUGH = 1e-3  # tolerance from which single precision is enough
-SINGLE = 1e-6  # of margins, which single precision reaches
+STEADY = 1.0  # largest change of log u in a turn up to which turns are lengthened
+ROUGH = 1e-3  # tolerance from which single precision is enough for outputs in double precision
+SINGLE = 1e-6  # smallest error of margins that is looked for in single precision
 WIDEST = 500.0  # squared distance from the mean, in units of epsilon, up to which single precision is enough
+SMOOTHEST = 1.0  # epsilon up to which it is: what is subtracted grows with it
 MOST_STEPS = 100  # of Newton's method, which takes three to twenty, and inside one sample
 SHORTEST_STEP = 1e-8  # of the same, which is not halved
 LONGEST = 10.0  # change of f and g together in one step, in units of epsilon
@@ -66,8 +68,9 @@ class WeightedSinkhorn(PairwiseLoss):
 
     def solve(self, yhat: Tensor) -> tuple[Tensor, Tensor]:
         """Sum of weight times loss, (B,), and its gradient (S, B, N, d)."""
-        totals, grad = super().solve(yhat)
-        return totals + self._constant, grad
+        with torch.autocast(yhat.device.type, enabled=False):
+            totals, grad = super().solve(yhat)
+            return totals + self._constant, grad
 
     @cached_property
     def _constant(self) -> Tensor:
@@ -79,16 +82,17 @@ class WeightedSinkhorn(PairwiseLoss):
         self, y: Tensor, yhat: Tensor, inside: Tensor, sizes: Tensor, counts: Tensor
     ) -> tuple[Tensor, Tensor]:
         draws = len(yhat)
-        samples, mass, epsilon = self.prepare(torch.cat([y[None], yhat]), inside)
-        losses, slopes = torch.zeros_like(epsilon), torch.zeros_like(samples)
+        scaled = self.prepare(torch.cat([y[None], yhat]), inside)
+        samples, mass = scaled.samples, scaled.mass
+        losses, slopes = torch.zeros_like(scaled.epsilon), torch.zeros_like(samples)
         if not self.debiased:  # otherwise it cancels
-            costs, plan = self.transport_within(samples[1:], mass, epsilon)
+            costs, plan = self.transport_within(samples[1:], mass)
             losses -= 0.5 * costs.mean(0)
             slopes[1:] -= plan.pull(samples[1:], samples[1:]) / draws
         lefts, rights, factors = zip(*pairings(draws, self.debiased), strict=True)
         left, right = samples[list(lefts)], samples[list(rights)]
-        costs, plan = self._transport(left, right, mass, epsilon)
-        weights = torch.tensor(factors).to(mass)
+        costs, plan = self._transport(left, right, mass)
+        weights = torch.tensor(factors).to(costs)
         losses += weights @ costs
         slopes.index_add_(0, torch.tensor(lefts, device=y.device), _scale(plan.pull(left, right), weights))
         if self.debiased:
@@ -96,43 +100,47 @@ class WeightedSinkhorn(PairwiseLoss):
             pulled = plan.take(apart).flip().pull(right[apart], left[apart])
             places = torch.tensor(rights, device=y.device)[apart]
             slopes.index_add_(0, places, _scale(pulled, weights[apart]))
-        return losses.to(y), slopes[1:].to(y)
+        root = scaled.epsilon.sqrt().to(y)[:, None, None]
+        return (losses * scaled.epsilon).to(y), slopes[1:].to(y) * root
 
-    def prepare(self, samples: Tensor, inside: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Samples (k, n, w, d), observed ones first, masses (n, w) of rows and epsilons (n,) of balls.
-
-        All are in the precision of the iterations. Masses are 0 for padding.
-        """
-        mass = inside / inside.sum(1, keepdim=True)
-        lengths = torch.linalg.vecdot(samples, samples)
+    def prepare(self, samples: Tensor, inside: Tensor) -> _Scaled:
+        """Samples (k, n, w, d), observed ones first, in the unit and in the precision of the iterations."""
+        precise, mass = samples.double(), inside.double()
+        mass = mass / mass.sum(1, keepdim=True)
+        lengths = torch.linalg.vecdot(precise, precise)
         epsilon = self.epsilon * _find_scale(lengths, mass)
         single = samples.dtype == torch.float32 or self.tolerance >= ROUGH
-        if single and not bool((lengths < WIDEST * epsilon[:, None]).all()):
-            single = False
-        precision = torch.float32 if single else torch.float64
-        return samples.to(precision), mass.to(precision), epsilon.to(precision)
+        if single and self.tolerance >= SINGLE and self.epsilon <= SMOOTHEST:
+            narrow = (lengths < WIDEST * epsilon[:, None]) | (mass == 0)
+            precision = torch.float32 if bool(narrow.all()) else torch.float64
+        else:
+            precision = torch.float64
+        unit = epsilon.rsqrt()[:, None, None]
+        return _Scaled((precise * unit).to(precision), mass.to(precision), epsilon)
 
-    def transport_within(self, a: Tensor, mass: Tensor, epsilon: Tensor) -> tuple[Tensor, _Plan]:
+    def transport_within(self, a: Tensor, mass: Tensor) -> tuple[Tensor, _Plan]:
         """The smoothed costs (k, n) and plans from samples (k, n, w, d) to themselves.
 
         There u = v, and the geometric mean of two turns converges fast.
         """
-        pairs, mass, epsilon = len(a), mass.repeat(len(a), 1), epsilon.repeat(len(a))
-        kernel = _exponents(a.flatten(0, 1), a.flatten(0, 1), mass, epsilon).exp_()
+        pairs, mass = len(a), mass.repeat(len(a), 1)
+        kernel = _exponents(a.flatten(0, 1), a.flatten(0, 1), mass).exp_()
         u = torch.ones_like(mass)
         for _ in range(MOST_STEPS):  # errors are at least halved each time: half of them reach rounding
             to_rows = _multiply(mass * u, kernel)
             if bool(((mass * (u * to_rows - 1).abs()).sum(1) < self.tolerance).all()):
                 break
             u = _finite((u / to_rows).sqrt(), 1.0)
+        else:
+            to_rows = _multiply(mass * u, kernel)
         plan = _Plan(self._round(kernel), mass * u, mass * u, pairs)
-        dual = epsilon * ((2 * mass * u.log()).sum(1) + 1 - (mass * u * to_rows).sum(1))
+        dual = (2 * mass * u.log()).double().sum(1) + 1 - (mass * u * to_rows).double().sum(1)
         return dual.unflatten(0, (pairs, -1)), plan
 
-    def _transport(self, a: Tensor, b: Tensor, mass: Tensor, epsilon: Tensor) -> tuple[Tensor, _Plan]:
+    def _transport(self, a: Tensor, b: Tensor, mass: Tensor) -> tuple[Tensor, _Plan]:
         """The smoothed costs (k, n) and plans from a to b, k pairs of samples (k, n, w, d)."""
-        pairs, mass, epsilon = len(a), mass.repeat(len(a), 1), epsilon.repeat(len(a))
-        exponents = _exponents(a.flatten(0, 1), b.flatten(0, 1), mass, epsilon)
+        pairs, mass = len(a), mass.repeat(len(a), 1)
+        exponents = _exponents(a.flatten(0, 1), b.flatten(0, 1), mass)
         heats = _list_heats(exponents)
         f, g = torch.zeros_like(mass), torch.zeros_like(mass)
         if len(heats) > 1:
@@ -158,8 +166,8 @@ class WeightedSinkhorn(PairwiseLoss):
             f[rest] += more_f
             g[rest] += more_g
             left[rest] = right[rest] = 1.0
-        total = (right * _multiply(left, kernel)).sum(1)
-        dual = epsilon * ((mass * (f + g)).sum(1) + 1 - total)
+        total = (right * _multiply(left, kernel)).double().sum(1)
+        dual = (mass * (f + g)).double().sum(1) + 1 - total
         return dual.unflatten(0, (pairs, -1)), _Plan(self._round(kernel), left, right, pairs)
 
     def _round(self, kernel: Tensor) -> Tensor:
@@ -169,13 +177,15 @@ class WeightedSinkhorn(PairwiseLoss):
     def _iterate(self, kernel: Tensor, mass: Tensor, turns: int) -> tuple[Tensor, Tensor, Tensor]:
         """Logarithms of Sinkhorn's u and v (n, w) for kernels (n, w, w), and which balls are done (n,).
 
-        Single precision goes nearly all of the way in half of the time.
+        Single precision goes nearly all of the way in half of the time, unless numbers are too large for it.
         """
         start = _Scaling(torch.zeros_like(mass), torch.zeros_like(mass), mass.new_ones(len(mass), 1))
-        if kernel.dtype == torch.float64:
-            rough = max(self.tolerance, SINGLE)
-            found, _ = start.to(torch.float32).improve(kernel.float(), mass.float(), turns, rough)
-            start = found.to(torch.float64)
+        if kernel.dtype == torch.float32:
+            turns *= 2  # in double precision there are as many again
+        else:
+            nearly = max(self.tolerance, SINGLE)
+            found, _ = start.to(torch.float32).improve(kernel.float(), mass.float(), turns, nearly)
+            start = found.to(torch.float64).where_finite(start)
         found, done = start.improve(kernel, mass, turns, self.tolerance)
         return found.log_u, found.log_v, done
 
@@ -233,61 +243,88 @@ class _ObservedSinkhorn(PairwiseLoss):
     def _ball_losses(
         self, y: Tensor, yhat: Tensor, inside: Tensor, sizes: Tensor, counts: Tensor
     ) -> tuple[Tensor, Tensor]:
-        samples, mass, epsilon = self.like.prepare(y[None], inside)
-        costs, _ = self.like.transport_within(samples, mass, epsilon)
-        return -0.5 * costs[0].to(y), torch.zeros_like(yhat)
+        scaled = self.like.prepare(y[None], inside)
+        costs, _ = self.like.transport_within(scaled.samples, scaled.mass)
+        return (-0.5 * costs[0] * scaled.epsilon).to(y), torch.zeros_like(yhat)
+
+
+@final
+@dataclass(frozen=True)
+class _Scaled:
+    """Samples (k, n, w, d) divided by the root of their ball's ``epsilon`` (n,), and masses (n, w) of rows.
+
+    Masses are 0 for padding. Epsilon is in double precision, the rest in that of the iterations.
+    """
+
+    samples: Tensor
+    mass: Tensor
+    epsilon: Tensor
 
 
 @final
 @dataclass(frozen=True)
 class _Scaling:
-    """Logarithms of Sinkhorn's u and v (n, w), and the factors (n, 1) that lengthen each ball's steps."""
+    """Logarithms of Sinkhorn's u and v (n, w), and the factors (n, 1) that lengthen each ball's turns."""
 
     log_u: Tensor
     log_v: Tensor
-    length: Tensor
+    factor: Tensor
 
     def to(self, precision: torch.dtype) -> _Scaling:
         """The same in another precision."""
-        return _Scaling(self.log_u.to(precision), self.log_v.to(precision), self.length.to(precision))
+        return _Scaling(self.log_u.to(precision), self.log_v.to(precision), self.factor.to(precision))
+
+    def where_finite(self, other: _Scaling) -> _Scaling:
+        """The same, and another one for balls where something is not finite."""
+        finite = (self.log_u.isfinite() & self.log_v.isfinite()).all(1, keepdim=True)
+        pairs = ((self.log_u, other.log_u), (self.log_v, other.log_v), (self.factor, other.factor))
+        return _Scaling(*(torch.where(finite, own, its) for own, its in pairs))
 
     def improve(self, kernel: Tensor, mass: Tensor, turns: int, tolerance: float) -> tuple[_Scaling, Tensor]:
         r"""Sinkhorn's iterations with a kernel (n, w, w), and which balls are done (n,).
 
-        Steps of the logarithms are lengthened by a factor of each ball's own, successive over-relaxation. If
+        Turns are lengthened by a factor of each ball's own, successive over-relaxation of the logarithms. If
         a plain turn leaves the share :math:`\eta` of the error, the best factor is
         :math:`2 / (1 + \sqrt{1 - \eta})`; one of :math:`\omega` leaves :math:`\rho` with
-        :math:`(\rho + \omega - 1)^2 = \omega^2 \eta \rho`, which tells :math:`\eta`.
+        :math:`(\rho + \omega - 1)^2 = \omega^2 \eta \rho`, which tells :math:`\eta`. That holds near the
+        solution: while logarithms still change by more than ``STEADY``, and in the last turn, which nobody
+        looks at, the factor is 1. A plain turn never makes the error larger.
         """
-        log_mass, back, length = mass.log(), kernel.mT, self.length
-        # Minus the logarithms, which the iterations move towards those of products; 0 times it is padding.
-        in_u, in_v, smallest = -self.log_u, -self.log_v, torch.finfo(mass.dtype).tiny
-        left, right = torch.sub(log_mass, in_u).exp_(), torch.sub(log_mass, in_v).exp_()
-        error, of_columns, at = mass.new_ones(len(mass)), mass.new_zeros(len(mass)), 0
+        present, log_mass, transposed, factor = mass > 0, mass.log(), kernel.mT, self.factor
+        smallest = torch.finfo(mass.dtype).tiny
+        # Minus the logarithms: the iterations move them towards those of products.
+        minus_u, minus_v = -self.log_u, -self.log_v
+        left, right = torch.sub(log_mass, minus_u).exp_(), torch.sub(log_mass, minus_v).exp_()
+        error, looked = mass.new_ones(len(mass)), -1
+        of_columns = _sum_gaps(right, _multiply(left, kernel), mass)
         for turn in range(turns):
-            product = _multiply(right, back).clamp_(min=smallest)
-            if turn % LOOK_EVERY == 0 or turn == turns - 1:
+            product = _multiply(right, transposed).clamp_(min=smallest)
+            last = turn == turns - 1
+            if turn % LOOK_EVERY == 0 or last:
                 before, error = error, _sum_gaps(left, product, mass)
-                off = torch.maximum(error, of_columns)
-                done = off < tolerance
+                done = torch.maximum(error, of_columns) < tolerance
                 if bool(done.all()):
                     break
-                if at > 0:
-                    more = length[:, 0] - 1
-                    per_turn = (error / before.clamp(min=smallest)) ** (1 / (turn - at))
-                    left_over = torch.maximum(per_turn, more).clamp(TINY, 1.0)
-                    share = ((left_over + more) ** 2 / ((more + 1) ** 2 * left_over)).clamp(0.0, SLOWEST)
-                    length = (2 / (1 + (1 - share).sqrt()))[:, None]
-                at = turn
-            in_u.lerp_(product.log_(), length)
-            left = torch.sub(log_mass, in_u).exp_()
+                if looked >= 0:
+                    beyond = factor[:, 0] - 1
+                    per_turn = (error / before.clamp(min=smallest)) ** (1 / (turn - looked))
+                    left_over = torch.maximum(per_turn, beyond).clamp(TINY, 1.0)
+                    share = (left_over + beyond).square() / ((beyond + 1).square() * left_over)
+                    change = torch.where(present, (product.log() - minus_u).abs(), 0.0).amax(1)
+                    share = torch.where(change < STEADY, share, 0.0).clamp(0.0, SLOWEST)
+                    factor = (2 / (1 + (1 - share).sqrt()))[:, None]
+                looked = turn
+            longer = torch.ones_like(factor) if last else factor
+            minus_u.lerp_(product.log_(), longer)
+            left = torch.sub(log_mass, minus_u).exp_()
             product = _multiply(left, kernel).clamp_(min=smallest)
             if (turn + 1) % LOOK_EVERY == 0 or turn + 1 == turns - 1:
                 # Columns are right after a plain turn, and after a lengthened one off by that much of before.
-                of_columns = (length[:, 0] - 1) * _sum_gaps(right, product, mass)
-            in_v.lerp_(product.log_(), length)
-            right = torch.sub(log_mass, in_v).exp_()
-        return _Scaling(in_u.neg_(), in_v.neg_(), length), done
+                of_columns = (longer[:, 0] - 1) * _sum_gaps(right, product, mass)
+            minus_v.lerp_(product.log_(), longer)
+            right = torch.sub(log_mass, minus_v).exp_()
+        log_u, log_v = (minus.neg_().masked_fill_(~present, 0.0) for minus in (minus_u, minus_v))
+        return _Scaling(log_u, log_v, factor), done
 
 
 @final
@@ -345,14 +382,13 @@ def _list_heats(exponents: Tensor) -> list[float]:
     return [COOLING**k for k in range(steps, -1, -1)]
 
 
-def _exponents(a: Tensor, b: Tensor, mass: Tensor, epsilon: Tensor) -> Tensor:
-    """Minus squared distances over epsilon, (n, w, w), minus infinity for padding."""
-    unit = -1 / epsilon[:, None, None]
+def _exponents(a: Tensor, b: Tensor, mass: Tensor) -> Tensor:
+    """Minus squared distances (n, w, w) of scaled samples, minus infinity for padding."""
     if a.shape[2] <= FEW_OUTPUTS:
-        found = sum_squares(a, b).mul_(unit)
+        found = sum_squares(a, b).neg_()
     else:  # as one product of matrices
         one = torch.ones_like(a[..., :1])
-        left = torch.cat([-2 * a, a.square().sum(2, keepdim=True), one], 2).mul_(unit)
+        left = torch.cat([2 * a, -a.square().sum(2, keepdim=True), -one], 2)
         right = torch.cat([b, one, b.square().sum(2, keepdim=True)], 2)
         found = torch.bmm(left, right.mT)
     absent = mass == 0
@@ -378,7 +414,7 @@ def _sum_gaps(factor: Tensor, product: Tensor, mass: Tensor) -> Tensor:
 
 def _scale(parts: Tensor, weights: Tensor) -> Tensor:
     """Parts (k, n, w, d), each times its weight (k,)."""
-    return parts * weights[:, None, None, None]
+    return parts * weights.to(parts)[:, None, None, None]
 
 
 def _log_ratio(a: Tensor, b: Tensor) -> Tensor:

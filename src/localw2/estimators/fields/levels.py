@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import final
 
+import numpy as np
+
 from localw2._validation import Array
 from localw2.estimators.fields.smoothing import Basis, Candidate, SmoothFunction
 from localw2.estimators.powers import Powers
@@ -62,8 +64,15 @@ class LevelBasis:
     of_means: tuple[Basis, ...]
 
     @classmethod
-    def of(cls, of_x: Basis, means: Array, seed: int, weights: Array | None, most_terms: int) -> LevelBasis:
-        """That of rows whose means are (N, d): polynomials of the first one, and of the first few."""
+    def of(
+        cls, of_x: Basis, means: Array, folds: Array, seed: int, weights: Array | None, most_terms: int
+    ) -> LevelBasis:
+        """Polynomials of the first one and of the first few of means (N, d) out of fold.
+
+        A mean that hardly varies inside the folds is only another constant in each, which tells folds apart
+        and nothing about new rows: it counts as the same for all.
+        """
+        means = np.where(_vary_inside(means, folds), means, means.mean(0))
         counts = sorted({1, min(MOST_LEVELS, means.shape[1])})
         found = [Basis.of(means[:, :count], seed, weights, most_terms) for count in counts]
         return cls(of_x, tuple(one for one in found if one.degrees.max() > 0))
@@ -77,7 +86,7 @@ class LevelBasis:
         return [block for one in self.of_means for block in one.evaluate(means[:, : one.powers.n_columns])]
 
     def candidates(self, n: int, of_x: list[Candidate], highest: int, hold_constant: bool) -> list[Candidate]:
-        """Those ``of_x``, and polynomials in means of degrees 1 to ``highest``."""
+        """Those ``of_x``, and polynomials in means, of which degrees up to ``highest`` may be hardly held."""
         found = list(of_x)
         for block, one in enumerate(self.of_means, self._first):
             more = one.candidates(n, lowest=1, highest=highest, hold_constant=hold_constant)
@@ -98,3 +107,12 @@ class LevelBasis:
     def _first(self) -> int:
         """The block of the first means."""
         return 1 + len(self.of_x.roots)
+
+
+def _vary_inside(means: Array, folds: Array) -> Array:
+    """Whether at least half of the variance of means (N, d) is inside the folds (N,), for each of them."""
+    inside = means.copy()
+    for fold in np.unique(folds):
+        inside[folds == fold] -= means[folds == fold].mean(0)
+    found: Array = inside.var(0) > 0.5 * means.var(0)
+    return found

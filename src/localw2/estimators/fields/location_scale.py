@@ -68,7 +68,7 @@ class LocationScale:
         for _ in range(2):
             center, means = _fit_mean(basis, features, target, own * precision, folds)
             residuals = target - means
-            levels = LevelBasis.of(basis, means, seed, weights, _LEVEL_TERMS)
+            levels = LevelBasis.of(basis, means, folds, seed, weights, _LEVEL_TERMS)
             blocks = features + levels.evaluate_means(means)
             log_variance, logarithms = _fit_variances(levels, blocks, residuals**2 + _SMALL, own, folds)
             total = (to_variances(logarithms) * unit).sum(1)
@@ -94,13 +94,16 @@ class LocationScale:
 
     def scale(self, x: Array) -> Array:
         """The standard deviations at rows x (N, p) of what other outputs do not tell, (N, d)."""
-        found: Array = np.exp(self.log_variance.evaluate(x, self.mean(x)) / 2)
+        return self._scale(x, self.mean(x))
+
+    def _scale(self, x: Array, mean: Array) -> Array:
+        found: Array = np.exp(self.log_variance.evaluate(x, mean) / 2)
         return found
 
     def place(self, x: Array, draws: Array) -> Array:
         """Standardised draws (S, N, d) with the mean and the covariance of rows x (N, p)."""
-        found: Array = self.scale(x) * draws
         mean = self.mean(x)
+        found: Array = self._scale(x, mean) * draws
         if self.mixing is not None:
             coefficients, start = self.mixing.evaluate(x, mean), 0
             for j in range(1, found.shape[-1]):
@@ -154,7 +157,7 @@ def _fit_mixing(
     if d == 1:
         return None, rest
     most_terms = min(_MOST_MIXED, n // _ROWS_PER_TERM) // (d - 1)
-    basis = LevelBasis.of(Basis.of(x, seed, own, most_terms), means, seed, own, most_terms)
+    basis = LevelBasis.of(Basis.of(x, seed, own, most_terms), means, folds, seed, own, most_terms)
     of_x = basis.of_x.candidates(n, lowest=-1, hold_constant=True)
     candidates = basis.candidates(n, of_x, _MIXED_DEGREE, hold_constant=True)
     blocks = basis.evaluate(x, means)

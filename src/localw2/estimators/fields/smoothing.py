@@ -75,10 +75,14 @@ class SmoothFunction:
 @final
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A ridge regression: the features of a block, and a penalty (F,) on their coefficients."""
+    """A ridge regression: the features of a block, and a penalty (F,) on their coefficients.
+
+    The penalties of polynomials are those of all rows, and weaker for a part of them (``of_rows``).
+    """
 
     block: int
     penalty: Array
+    of_rows: bool = False
 
 
 @final
@@ -151,7 +155,8 @@ class Basis:
         for free in range(lowest, 1 + (most if highest is None else min(highest, most))):
             for ratio in _SHARPNESS:
                 penalty = n * ratio ** (self.degrees - free - 0.5)
-                found.append(Candidate(0, np.where((self.degrees > 0) | hold_constant, penalty, 0.0)))
+                held = np.where((self.degrees > 0) | hold_constant, penalty, 0.0)
+                found.append(Candidate(0, held, of_rows=True))
         for block, root in enumerate(self.roots, 1):
             found += [Candidate(block, np.append(0.0, np.full(root.shape[1], held))) for held in of_kernels]
         return found
@@ -218,13 +223,12 @@ def average_fits(
     """
     blocks = {c.block: [k for k, one in enumerate(candidates) if one.block == c.block] for c in candidates}
     held: list[Array] = [np.empty(0)] * len(candidates)
-    # Penalties of polynomials are those of all rows, and must be as weak beside the fewer that are compared.
-    weaker = float((folds >= 0).mean())
+    share = float((folds >= 0).mean())
+    weaker = [one.penalty * (share if one.of_rows else 1.0) for one in candidates]
     for fold in range(folds.max() + 1):
         rows, others = folds == fold, (folds >= 0) & (folds != fold)
         for block, members in blocks.items():
-            factor = 1.0 if block else weaker
-            found = fit(features[block], others, [factor * candidates[k].penalty for k in members])
+            found = fit(features[block], others, [weaker[k] for k in members])
             for k, coefficients in zip(members, found, strict=True):
                 if not fold:
                     held[k] = np.zeros((len(folds), coefficients.shape[1]))
