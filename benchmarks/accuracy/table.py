@@ -14,6 +14,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from comparison import SPLITS, Comparison, Record, compare
@@ -197,20 +198,21 @@ def tabulate_peers(records: Sequence[Record]) -> str:
     return format_table(lines)
 
 
-def tabulate_closest(records: Sequence[Record]) -> str:
+def tabulate_closest(records: Sequence[Record], across: bool = False) -> str:
     """Ours against the methods that come closest to it, for the pages people see first.
 
-    Those whose ratio is below ``FAR`` are left out, because they flatter ours most.
+    Those whose ratio is below ``FAR`` are left out, because they flatter ours most. Methods have a line each,
+    or a column each if ``across``.
     """
     summary = summarize(records)
     ordered = sorted((peer for peer in summary.peers if peer.mean >= FAR), key=lambda peer: -peer.mean)
-    lines = [["compared with", "our CRPS is", "lower on"]]
+    lines = [["compared with", "our CRPS is lower by", "on tables"]]
     for found in (summary.best, *ordered):
         if found.ratios:
-            name = "**the best competitor on each table**" if found is summary.best else found.peer
-            less = f"{100 * abs(1 - found.mean):.0f} % {'lower' if found.mean <= 1 else 'higher'}"
-            lines.append([name, less, f"{found.count(1.0)} of {len(found.ratios)} tables"])
-    return format_table(lines)
+            name = "**best competitor on each table**" if found is summary.best else found.peer
+            share = f"{found.count(1.0)} of {len(found.ratios)}"
+            lines.append([name, f"{100 * (1 - found.mean):.0f} %", share])
+    return format_table([list(column) for column in zip(*lines, strict=True)] if across else lines)
 
 
 def state_summary(summary: Summary) -> str:
@@ -299,7 +301,7 @@ BLOCKS: dict[Path, dict[str, Callable[[Sequence[Record]], str]]] = {
         "seconds": tabulate_seconds,
         "settings": tabulate_settings,
     },
-    README: {"short": tabulate_closest},
+    README: {"short": partial(tabulate_closest, across=True)},
     FRONT: {"short": tabulate_closest},
 }
 

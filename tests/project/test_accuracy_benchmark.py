@@ -593,8 +593,8 @@ class TestPages:
 
     def test_the_one_of_the_front_pages_has_the_closest_peers(self, records):
         lines = table.tabulate_closest(records).splitlines()
-        assert "| **the best competitor on each table** | 10 % lower | 2 of 2 tables |" in lines
-        assert "| ngboost | 10 % lower | 2 of 2 tables |" in lines
+        assert "| **best competitor on each table** | 10 % | 2 of 2 |" in lines
+        assert "| ngboost | 10 % | 2 of 2 |" in lines
         assert not any(line.startswith("| treeffuser ") for line in lines)  # it has no records
 
     def test_are_rectangular(self, records):
@@ -607,7 +607,7 @@ class TestPages:
         begin, end = "<!-- accuracy:begin short -->", "<!-- accuracy:end short -->"
         page = f"before\n{begin}\nold\n{end}\nafter <!-- other -->\n"
         once = table.fill_page(page, table.BLOCKS[table.README], records)
-        assert once.startswith(f"before\n{begin}\n| against |")
+        assert once.startswith(f"before\n{begin}\n| compared with |")
         assert once.endswith(f"\n{end}\nafter <!-- other -->\n")
         assert "old" not in once
         assert table.fill_page(once, table.BLOCKS[table.README], records) == once
