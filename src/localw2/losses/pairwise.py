@@ -105,7 +105,7 @@ class PairwiseLoss(Problem):
             for batch in range(batches):
                 y, simulated = observed[batch][at], yhat[:, batch][:, at]
                 # Only differences matter, and centred values keep their digits.
-                middle = ((y * inside[..., None]).sum(1) / sizes[:, None])[:, None]
+                middle = torch.bmm((inside / sizes[:, None])[:, None], y)
                 loss, slope = self._ball_losses(y - middle, simulated - middle, inside, sizes, counts)
                 totals[batch] += weights @ loss
                 scaled = slope * weights[:, None, None]

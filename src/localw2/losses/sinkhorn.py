@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, final
@@ -82,49 +83,53 @@ class WeightedSinkhorn(PairwiseLoss):
         self, y: Tensor, yhat: Tensor, inside: Tensor, sizes: Tensor, counts: Tensor
     ) -> tuple[Tensor, Tensor]:
         draws = len(yhat)
-        scaled = self.prepare(torch.cat([y[None], yhat]), inside)
-        samples, mass = scaled.samples, scaled.mass
-        losses, slopes = torch.zeros_like(scaled.epsilon), torch.zeros_like(samples)
+        scaled = self.prepare([y, *yhat], inside)
+        losses = torch.zeros_like(scaled.epsilon)
+        slopes = _Slopes(scaled, torch.float32 if self.tolerance >= SINGLE else torch.float64)
+        terms = pairings(draws, self.debiased)
         if not self.debiased:  # otherwise it cancels
-            costs, plan = self.transport_within(samples[1:], mass)
+            within = [(s, s) for s in range(1, draws + 1)]
+            costs, plan = self.transport_within(scaled, within)
             losses -= 0.5 * costs.mean(0)
-            slopes[1:] -= plan.pull(samples[1:], samples[1:]) / draws
-        lefts, rights, factors = zip(*pairings(draws, self.debiased), strict=True)
-        left, right = samples[list(lefts)], samples[list(rights)]
-        costs, plan = self._transport(left, right, mass)
-        weights = torch.tensor(factors).to(costs)
-        losses += weights @ costs
-        slopes.index_add_(0, torch.tensor(lefts, device=y.device), _scale(plan.pull(left, right), weights))
-        if self.debiased:
-            apart = [k for k, one in enumerate(rights) if one]  # y is given
-            pulled = plan.take(apart).flip().pull(right[apart], left[apart])
-            places = torch.tensor(rights, device=y.device)[apart]
-            slopes.index_add_(0, places, _scale(pulled, weights[apart]))
-        root = scaled.epsilon.sqrt().to(y)[:, None, None]
-        return (losses * scaled.epsilon).to(y), slopes[1:].to(y) * root
+            for k, (s, _) in enumerate(within):
+                slopes.add(plan.of_pair(k), s, s, -1 / draws)
+        costs, plan = self._transport(scaled, [(left, right) for left, right, _ in terms])
+        losses += torch.tensor([factor for *_, factor in terms]).to(costs) @ costs
+        for k, (left, right, factor) in enumerate(terms):
+            slopes.add(plan.of_pair(k), left, right, factor)
+            if right:  # y is given
+                slopes.add(plan.of_pair(k).flip(), right, left, factor)
+        return (losses * scaled.epsilon).to(y), slopes.finish().to(y)
 
-    def prepare(self, samples: Tensor, inside: Tensor) -> _Scaled:
-        """Samples (k, n, w, d), observed ones first, in the unit and in the precision of the iterations."""
-        precise, mass = samples.double(), inside.double()
+    def prepare(self, samples: Sequence[Tensor], inside: Tensor) -> _Scaled:
+        """Samples (n, w, d), observed ones first, in the unit and in the precision of the iterations."""
+        mass = inside.double()
         mass = mass / mass.sum(1, keepdim=True)
-        lengths = torch.linalg.vecdot(precise, precise)
+        precise = [one.double() for one in samples]
+        lengths = torch.stack([torch.linalg.vecdot(one, one) for one in precise])
         epsilon = self.epsilon * _find_scale(lengths, mass)
-        single = samples.dtype == torch.float32 or self.tolerance >= ROUGH
+        single = samples[0].dtype == torch.float32 or self.tolerance >= ROUGH
         if single and self.tolerance >= SINGLE and self.epsilon <= SMOOTHEST:
             narrow = (lengths < WIDEST * epsilon[:, None]) | (mass == 0)
             precision = torch.float32 if bool(narrow.all()) else torch.float64
         else:
             precision = torch.float64
+        n, w, d = samples[0].shape
+        scaled = torch.empty((len(samples), n, w, d + 1), dtype=precision, device=mass.device)
+        scaled[..., d] = 1.0
         unit = epsilon.rsqrt()[:, None, None]
-        return _Scaled((precise * unit).to(precision), mass.to(precision), epsilon)
+        for one, place in zip(precise, scaled, strict=True):
+            torch.mul(one, unit, out=place[..., :d])
+        lengths /= epsilon[:, None]
+        return _Scaled(scaled, lengths.to(precision), mass.to(precision), epsilon)
 
-    def transport_within(self, a: Tensor, mass: Tensor) -> tuple[Tensor, _Plan]:
-        """The smoothed costs (k, n) and plans from samples (k, n, w, d) to themselves.
+    def transport_within(self, scaled: _Scaled, pairs: list[tuple[int, int]]) -> tuple[Tensor, _Plan]:
+        """The smoothed costs (k, n) and plans of k ``pairs`` of a sample and itself.
 
         There u = v, and the geometric mean of two turns converges fast.
         """
-        pairs, mass = len(a), mass.repeat(len(a), 1)
-        kernel = _exponents(a.flatten(0, 1), a.flatten(0, 1), mass).exp_()
+        mass = scaled.mass.repeat(len(pairs), 1)
+        kernel = scaled.compute_exponents(pairs).exp_()
         u = torch.ones_like(mass)
         for _ in range(MOST_STEPS):  # errors are at least halved each time: half of them reach rounding
             to_rows = _multiply(mass * u, kernel)
@@ -133,14 +138,13 @@ class WeightedSinkhorn(PairwiseLoss):
             u = _finite((u / to_rows).sqrt(), 1.0)
         else:
             to_rows = _multiply(mass * u, kernel)
-        plan = _Plan(self._round(kernel), mass * u, mass * u, pairs)
         dual = (2 * mass * u.log()).double().sum(1) + 1 - (mass * u * to_rows).double().sum(1)
-        return dual.unflatten(0, (pairs, -1)), plan
+        return dual.unflatten(0, (len(pairs), -1)), _Plan(kernel, mass * u, mass * u, len(pairs))
 
-    def _transport(self, a: Tensor, b: Tensor, mass: Tensor) -> tuple[Tensor, _Plan]:
-        """The smoothed costs (k, n) and plans from a to b, k pairs of samples (k, n, w, d)."""
-        pairs, mass = len(a), mass.repeat(len(a), 1)
-        exponents = _exponents(a.flatten(0, 1), b.flatten(0, 1), mass)
+    def _transport(self, scaled: _Scaled, pairs: list[tuple[int, int]]) -> tuple[Tensor, _Plan]:
+        """The smoothed costs (k, n) and plans of k ``pairs`` of samples."""
+        mass = scaled.mass.repeat(len(pairs), 1)
+        exponents = scaled.compute_exponents(pairs)
         heats = _list_heats(exponents)
         f, g = torch.zeros_like(mass), torch.zeros_like(mass)
         if len(heats) > 1:
@@ -153,7 +157,8 @@ class WeightedSinkhorn(PairwiseLoss):
                 kernel = torch.add(exponents, f[:, :, None]).add_(g[:, None])
                 kernel = (kernel if heat == 1 else kernel.div_(heat)).exp_()
             turns = TURNS if heat > 1 else max(4 * TURNS, mass.shape[1] // 2)
-            log_u, log_v, done = self._iterate(kernel, mass, turns)
+            light = kernel.float()  # the same if the iterations are in single precision
+            log_u, log_v, done = self._iterate(kernel, light, mass, turns)
             f, g = f + heat * log_u, g + heat * log_v
         left, right = mass * log_u.exp(), mass * log_v.exp()
         rest = (~done).nonzero()[:, 0]
@@ -163,28 +168,29 @@ class WeightedSinkhorn(PairwiseLoss):
             wanted /= wanted.sum(1, keepdim=True)  # single precision leaves a sum that is not quite 1
             found = self._finish(plan.double(), wanted)
             kernel[rest], more_f, more_g = (part.to(f) for part in found)
+            light[rest] = kernel[rest].float()
             f[rest] += more_f
             g[rest] += more_g
             left[rest] = right[rest] = 1.0
         total = (right * _multiply(left, kernel)).double().sum(1)
         dual = (mass * (f + g)).double().sum(1) + 1 - total
-        return dual.unflatten(0, (pairs, -1)), _Plan(self._round(kernel), left, right, pairs)
+        rounded = light if self.tolerance >= SINGLE else kernel
+        return dual.unflatten(0, (len(pairs), -1)), _Plan(rounded, left, right, len(pairs))
 
-    def _round(self, kernel: Tensor) -> Tensor:
-        """The kernel with as many digits as a gradient has."""
-        return kernel.float() if self.tolerance >= SINGLE else kernel
-
-    def _iterate(self, kernel: Tensor, mass: Tensor, turns: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _iterate(
+        self, kernel: Tensor, light: Tensor, mass: Tensor, turns: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Logarithms of Sinkhorn's u and v (n, w) for kernels (n, w, w), and which balls are done (n,).
 
-        Single precision goes nearly all of the way in half of the time, unless numbers are too large for it.
+        Single precision, in which ``light`` is the kernel, goes nearly all of the way in half of the time,
+        unless numbers are too large for it.
         """
         start = _Scaling(torch.zeros_like(mass), torch.zeros_like(mass), mass.new_ones(len(mass), 1))
         if kernel.dtype == torch.float32:
             turns *= 2  # in double precision there are as many again
         else:
             nearly = max(self.tolerance, SINGLE)
-            found, _ = start.to(torch.float32).improve(kernel.float(), mass.float(), turns, nearly)
+            found, _ = start.to(torch.float32).improve(light, mass.float(), turns, nearly)
             start = found.to(torch.float64).where_finite(start)
         found, done = start.improve(kernel, mass, turns, self.tolerance)
         return found.log_u, found.log_v, done
@@ -243,22 +249,43 @@ class _ObservedSinkhorn(PairwiseLoss):
     def _ball_losses(
         self, y: Tensor, yhat: Tensor, inside: Tensor, sizes: Tensor, counts: Tensor
     ) -> tuple[Tensor, Tensor]:
-        scaled = self.like.prepare(y[None], inside)
-        costs, _ = self.like.transport_within(scaled.samples, scaled.mass)
+        scaled = self.like.prepare([y], inside)
+        costs, _ = self.like.transport_within(scaled, [(0, 0)])
         return (-0.5 * costs[0] * scaled.epsilon).to(y), torch.zeros_like(yhat)
 
 
 @final
 @dataclass(frozen=True)
 class _Scaled:
-    """Samples (k, n, w, d) divided by the root of their ball's ``epsilon`` (n,), and masses (n, w) of rows.
+    """Samples (k, n, w, d + 1) in units of the root of their ball's ``epsilon`` (n,); the last column is 1.
 
-    Masses are 0 for padding. Epsilon is in double precision, the rest in that of the iterations.
+    ``lengths`` (k, n, w) are their squared distances from the middle, and masses (n, w) are 0 for padding.
+    Epsilon is in double precision, the rest in that of the iterations.
     """
 
     samples: Tensor
+    lengths: Tensor
     mass: Tensor
     epsilon: Tensor
+
+    def compute_exponents(self, pairs: list[tuple[int, int]]) -> Tensor:
+        """Minus squared distances between the rows of k pairs of samples, (k * n, w, w).
+
+        They are minus infinity for padding.
+        """
+        samples, lengths = self.samples[..., :-1], self.lengths
+        n, w, d = samples.shape[1:]
+        found = samples.new_empty((len(pairs), n, w, w))
+        for place, (left, right) in zip(found, pairs, strict=True):
+            if d <= FEW_OUTPUTS:
+                torch.neg(sum_squares(samples[left], samples[right]), out=place)
+            else:
+                torch.add(lengths[left][:, :, None], lengths[right][:, None], out=place)
+                place.baddbmm_(samples[left], samples[right].mT, beta=-1, alpha=2)
+        absent = self.mass == 0
+        if bool(absent.any()):
+            found.masked_fill_(absent[:, :, None] | absent[:, None], -torch.inf)
+        return found.flatten(0, 1)
 
 
 @final
@@ -335,26 +362,42 @@ class _Plan:
     kernel: Tensor
     left: Tensor
     right: Tensor
-    pairs: int
+    pairs: int = 1
 
-    def take(self, which: list[int]) -> _Plan:
-        """The plans of some pairs."""
-        parts = (part.unflatten(0, (self.pairs, -1))[which] for part in (self.kernel, self.left, self.right))
-        kernel, left, right = (part.flatten(0, 1) for part in parts)
-        return _Plan(kernel, left, right, len(which))
+    def of_pair(self, k: int) -> _Plan:
+        """The plans of one pair."""
+        parts = (part.unflatten(0, (self.pairs, -1))[k] for part in (self.kernel, self.left, self.right))
+        return _Plan(*parts)
 
     def flip(self) -> _Plan:
         """The plans of the way back."""
         return _Plan(self.kernel.mT, self.right, self.left, self.pairs)
 
-    def pull(self, a: Tensor, b: Tensor) -> Tensor:
-        """The gradient in a of the costs of plans from a to b, (pairs, n, w, d)."""
-        b = b.flatten(0, 1)
-        moved = torch.cat([b, torch.ones_like(b[..., :1])], 2).mul_(self.right[..., None])
-        found = torch.bmm(self.kernel, moved.to(self.kernel)).to(moved).mul_(2 * self.left[..., None])
-        found = found.unflatten(0, (self.pairs, -1))
-        pulled: Tensor = a * found[..., -1:] - found[..., :-1]
-        return pulled
+
+@final
+class _Slopes:
+    r"""The gradient of costs in all samples, :math:`2\sum_j P_{ij} (a_i - b_j)` of each plan P from a to b.
+
+    Its sums, over j of :math:`P_{ij} b_j` and in the last column of :math:`P_{ij}`, have as many digits as a
+    gradient needs.
+    """
+
+    def __init__(self, scaled: _Scaled, precision: torch.dtype) -> None:
+        self._samples, self._root = scaled.samples, scaled.epsilon.sqrt()
+        self._sums = torch.zeros_like(scaled.samples, dtype=precision)
+
+    def add(self, plan: _Plan, left: int, right: int, factor: float) -> None:
+        """Add the cost of a plan from sample ``left`` to ``right``, times a factor, in the former."""
+        precision = self._sums.dtype
+        moved = (self._samples[right] * plan.right[..., None]).to(precision)
+        weights = (2 * factor * plan.left * self._root[:, None]).to(precision)
+        self._sums[left].addcmul_(torch.bmm(plan.kernel.to(precision), moved), weights[..., None])
+
+    def finish(self) -> Tensor:
+        """The gradient in all samples but the first."""
+        samples, sums = self._samples[1:, ..., :-1], self._sums[1:]
+        gradient: Tensor = samples * sums[..., -1:] - sums[..., :-1]
+        return gradient
 
 
 def _find_scale(lengths: Tensor, mass: Tensor) -> Tensor:
@@ -382,21 +425,6 @@ def _list_heats(exponents: Tensor) -> list[float]:
     return [COOLING**k for k in range(steps, -1, -1)]
 
 
-def _exponents(a: Tensor, b: Tensor, mass: Tensor) -> Tensor:
-    """Minus squared distances (n, w, w) of scaled samples, minus infinity for padding."""
-    if a.shape[2] <= FEW_OUTPUTS:
-        found = sum_squares(a, b).neg_()
-    else:  # as one product of matrices
-        one = torch.ones_like(a[..., :1])
-        left = torch.cat([2 * a, -a.square().sum(2, keepdim=True), -one], 2)
-        right = torch.cat([b, one, b.square().sum(2, keepdim=True)], 2)
-        found = torch.bmm(left, right.mT)
-    absent = mass == 0
-    if bool(absent.any()):
-        found.masked_fill_(absent[:, :, None] | absent[:, None], -torch.inf)
-    return found
-
-
 def _finite(values: Tensor, instead: float = 0.0) -> Tensor:
     """Values, with another number for padding, where they are infinite or undefined."""
     return torch.where(values.isfinite(), values, instead)
@@ -410,11 +438,6 @@ def _multiply(vector: Tensor, kernel: Tensor) -> Tensor:
 def _sum_gaps(factor: Tensor, product: Tensor, mass: Tensor) -> Tensor:
     """By how much the margins of a plan are off in each ball, (n,)."""
     return torch.mul(factor, product).sub_(mass).abs_().sum(1)
-
-
-def _scale(parts: Tensor, weights: Tensor) -> Tensor:
-    """Parts (k, n, w, d), each times its weight (k,)."""
-    return parts * weights.to(parts)[:, None, None, None]
 
 
 def _log_ratio(a: Tensor, b: Tensor) -> Tensor:
