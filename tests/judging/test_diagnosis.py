@@ -264,7 +264,16 @@ def test_ignoring_the_inputs_has_no_skill():
     found = diagnose(x, rng.normal(size=500), rng.normal(size=(50, 500)), random_state=0)
     assert found.calibrated
     assert abs(found.skill) < 4 * found.skill_error
-    assert any("not a clear improvement" in line for line in found.verdict)
+    assert any("within 1 %" in line and "not a clear improvement" in line for line in found.verdict)
+
+
+def test_less_skill_than_without_inputs_is_said():
+    rng = np.random.default_rng(0)
+    x, noise = rng.uniform(size=(2, 500))
+    found = diagnose(x, rng.normal(size=500), rng.normal(2 * noise, size=(50, 500)), random_state=0)
+    assert found.skill < -2 * found.skill_error
+    assert any("% higher" in line and "improvement" not in line for line in found.verdict)
+    assert any("worse than no model" in line for line in found.verdict)
 
 
 @pytest.mark.parametrize("factor", [0.5, 1.0, 2.0])

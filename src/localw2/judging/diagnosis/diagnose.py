@@ -216,10 +216,16 @@ class Diagnosis:
         if not math.isfinite(self.skill):
             return []
         score = "CRPS" if self.n_outputs == 1 else "energy score"
-        side = "lower" if self.skill >= 0 else "higher"
-        line = f"The {score} is {100 * abs(self.skill):.0f} % {side} than that of {self.base}"
-        doubt = "" if self.skill > 2 * self.skill_error else ", not a clear improvement"
-        return [f"{line} (+- {100 * self.skill_error:.2g} %{doubt})."]
+        percent = f"{100 * abs(self.skill):.0f} %"
+        side = f"{percent} lower than" if self.skill >= 0 else f"{percent} higher than"
+        if percent == "0 %":
+            side = "within 1 % of"
+        doubt = ", not a clear improvement" if abs(self.skill) <= 2 * self.skill_error else ""
+        lines = [f"The {score} is {side} that of {self.base} (+- {100 * self.skill_error:.2g} %{doubt})."]
+        if self.skill < -2 * self.skill_error:
+            why = "x may say nothing about y, or the fit had too few rows"
+            lines.append(f"So the model is worse than no model here: {why}.")
+        return lines
 
     def _describe_inputs(self) -> list[str]:
         lines = []
