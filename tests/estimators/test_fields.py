@@ -274,6 +274,39 @@ def test_a_simultaneous_band_holds_whole_fields_and_a_pointwise_one_points():
         model.predict_band(new_x[:1], 0.999)
 
 
+def test_a_simultaneous_band_follows_skew_and_still_holds_whole_fields():
+    def draw(n, seed):
+        rng = np.random.default_rng(seed)
+        x = rng.uniform(0, 1, (n, 1))
+        waves = rng.normal(size=(2, n, 1)) * np.stack([np.cos(3 * T), np.sin(3 * T)])[:, None]
+        return x, np.exp(0.8 * waves.sum(0) * (0.5 + x))
+
+    model = LocalW2FieldRegressor(calibrate=True, random_state=0).fit(*draw(1000, 6))
+    x, fields = draw(400, 7)
+    mean, std = model.predict(x, return_std=True)
+    lower, upper = model.predict_band(x, 0.9)
+    whole = ((lower <= fields) & (fields <= upper)).all(1).mean()
+    assert abs(whole - 0.9) < 3 * np.sqrt(0.09 / 400 + 0.09 / 200)
+    assert ((upper - mean) > 1.5 * (mean - lower)).mean() > 0.9
+    # The narrowest band with as much on both sides that holds as many of these very fields is wider.
+    k = np.quantile((np.abs(fields - mean) / std).max(1), whole)
+    assert (upper - lower).mean() < 2 * k * std.mean()
+
+
+def test_a_file_with_distances_in_other_units_has_no_calibrated_bands(tmp_path):
+    x, fields = make_fields(200, 8)
+    LocalW2FieldRegressor(calibrate=True, random_state=0).fit(x, fields).save(tmp_path / "model")
+    stored = read(tmp_path / "model")
+    tensors = {
+        "band_scores" if name == "band_distances" else name: one for name, one in stored.tensors.items()
+    }
+    write(tmp_path / "old", Stored(stored.kind, stored.settings, tensors, stored.regressors))
+    with pytest.warns(UserWarning, match="not calibrated"):
+        old = load(tmp_path / "old")
+    assert old.band_scores_ is None
+    assert load(tmp_path / "model").band_scores_ is not None
+
+
 def test_curves_at_points_of_their_own_vary_as_much_as_curves_do():
     rng = np.random.default_rng(4)
     x, fields = make_fields(500, 4)

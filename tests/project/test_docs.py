@@ -242,7 +242,9 @@ def test_formulas_are_drawn_and_pages_hide_no_machine(built):
 def test_search_finds_what_people_look_for():
     index = (BUILT / "searchindex.js").read_text()
     found = json.loads(index[index.index("{") : index.rindex("}") + 1])
-    assert {"How do I choose a loss?", "An ODE with random parameters", "File formats"} <= set(found["titles"])
+    assert {"How do I choose a loss?", "An ODE with random parameters", "File formats"} <= set(
+        found["titles"]
+    )
     words = {**found["terms"], **found["titleterms"]}  # by their stems
     for word in (
         "cdf",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 from typing import Any, Self, final
 
 import numpy as np
@@ -28,6 +29,7 @@ _GRID = 50  # points of a grid that nobody gave
 _HELD, _MOST_HELD = 0.2, 5000  # rows that bands are calibrated on
 _PURPOSE = 34
 _BALLS = (2, 5, 40, 160, 640, ALL_ROWS)  # rows of balls in the default law
+_BAND_SCORES = "band_distances"  # their name in files; "band_scores" were in units of one SD for both sides
 _INNER = "law:"  # before the names of what the regressor of the scores stores
 
 
@@ -224,10 +226,11 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
     def predict_band(self, X: Any, coverage: float = 0.9, simultaneous: bool = True) -> tuple[Array, Array]:
         """Lower and upper ends of a band, rows first.
 
-        A ``simultaneous`` band, mean +- k SD, holds the whole field with probability ``coverage``; k is that
-        of the draws at each row, or, if the fit is calibrated, found on held-out rows, so that the band
-        covers new fields from the same source as often as it says, whatever the law. A pointwise band holds
-        each point of the grid with that probability, and is never calibrated.
+        A ``simultaneous`` band holds the whole field with probability ``coverage``. It goes from the mean k
+        semideviations down and k up, which differ where the law is skewed; k is that of the draws at each
+        row, or, if the fit is calibrated, found on held-out rows, so that the band covers new fields from the
+        same source as often as it says, whatever the law. A pointwise band holds each point of the grid with
+        that probability, and is never calibrated.
         """
         numbers = self._numbers(X)
         coverage, simultaneous = (
@@ -240,9 +243,9 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
             if not simultaneous:
                 ends = np.quantile(draws, [(1 - coverage) / 2, (1 + coverage) / 2], axis=0)
             else:
-                mean, std = draws.mean(0), draws.std(0)
-                k = np.quantile(_farthest(draws, mean, std), coverage) if fixed is None else fixed
-                ends = np.stack([mean - k * std, mean + k * std])
+                sides = _Sides.of(draws)
+                k = np.quantile(sides.distances(draws), coverage) if fixed is None else fixed
+                ends = np.stack([sides.mean - k * sides.below, sides.mean + k * sides.above])
             lower.append(ends[0])
             upper.append(ends[1])
         return self._shaped(np.stack(lower)), self._shaped(np.stack(upper))
@@ -295,7 +298,7 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
         if self.grid_ is not None:
             arrays["grid"] = self.grid_
         if self.band_scores_ is not None:
-            arrays["band_scores"] = self.band_scores_
+            arrays[_BAND_SCORES] = self.band_scores_
         if self._band_weights is not None:
             arrays["band_weights"] = self._band_weights
         tensors |= {name: torch.tensor(np.ascontiguousarray(a)) for name, a in arrays.items()}
@@ -347,8 +350,14 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
         estimator.grid_ = array("grid", tensors["grid"], size) if "grid" in tensors else None
         if columns.names is not None:
             estimator.feature_names_in_ = np.array(columns.names, dtype=object)
-        scores = tensors.get("band_scores")
-        estimator.band_scores_ = None if scores is None else array("band_scores", scores, len(scores))
+        if "band_scores" in tensors:
+            warnings.warn(
+                "this file's simultaneous bands were calibrated for bands of another shape (the same up and "
+                "down), and those of the loaded estimator are not calibrated. Fit again for calibrated ones.",
+                stacklevel=4,
+            )
+        scores = tensors.get(_BAND_SCORES)
+        estimator.band_scores_ = None if scores is None else array(_BAND_SCORES, scores, len(scores))
         of_bands = tensors.get("band_weights")
         n_held = 0 if scores is None else len(scores)
         estimator._band_weights = None if of_bands is None else array("band_weights", of_bands, n_held)
@@ -400,9 +409,9 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
         return kept if self.noise_ is None else np.zeros_like(kept[:1])
 
     def _distances(self, numbers: Array, fields: Array) -> Array:
-        """How many SDs a field is from the mean where it is farthest, (N,)."""
+        """How many semideviations a field is from the mean where it is farthest, (N,)."""
         every = zip(self._common_fields(numbers), fields, strict=True)
-        return np.array([float(_farthest(y[None], draws.mean(0), draws.std(0))[0]) for draws, y in every])
+        return np.array([float(_Sides.of(draws).distances(y[None])[0]) for draws, y in every])
 
     def _calibrated_factor(self, coverage: float) -> float | None:
         if self.band_scores_ is None:
@@ -422,12 +431,36 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
         return values.reshape(*values.shape[:-1], *self.field_shape_)
 
 
-def _farthest(fields: Array, mean: Array, std: Array) -> Array:
-    """The largest distance of each field (S, G) from the mean (G,), in SDs; where there are none, 0."""
-    safe = np.where(std > 0, std, 1.0)
-    off = np.where(std > 0, np.abs(fields - mean) / safe, 0.0)
-    found: Array = off.max(-1)
-    return found
+@final
+@dataclass(frozen=True)
+class _Sides:
+    """The mean of fields on the grid (G,), and the root mean square distances of those below and above it."""
+
+    mean: Array
+    below: Array
+    above: Array
+
+    @classmethod
+    def of(cls, draws: Array) -> _Sides:
+        """Those of draws (S, G)."""
+        mean = draws.mean(0)
+        off = draws - mean
+
+        def measure(side: Array) -> Array:
+            found: Array = np.sqrt((off**2).sum(0, where=side) / np.maximum(side.sum(0), 1))
+            return found
+
+        return cls(mean, measure(off < 0), measure(off > 0))
+
+    def distances(self, fields: Array) -> Array:
+        """How far fields (S, G) are from the mean where they are farthest, in units of their side, (S,).
+
+        Where draws do not vary, 0.
+        """
+        off = fields - self.mean
+        unit = np.where(off < 0, self.below, self.above)
+        found: Array = np.divide(np.abs(off), unit, out=np.zeros_like(off), where=unit > 0).max(-1)
+        return found
 
 
 def list_ways(smooth: bool | str) -> list[Way]:
