@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 from comparison import Comparison, Record, compare
@@ -27,6 +27,14 @@ class Against:
     def mean(self) -> float:
         """The geometric mean of the ratios; NaN without any."""
         return average(self.ratios)
+
+    def without(self, names: Sequence[str]) -> Against:
+        """The same on the other tables.
+
+        >>> Against("a peer", {"yacht": 0.9, "energy": 1.02}).without(["yacht"]).mean
+        1.02
+        """
+        return replace(self, ratios={name: r for name, r in self.ratios.items() if name not in names})
 
     def count(self, most: float) -> int:
         """The number of tables where the ratio is at most this.

@@ -13,6 +13,7 @@ import argparse
 import json
 import math
 import re
+import statistics
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -27,6 +28,7 @@ SECONDS = Path(__file__).parent / "seconds.json"
 PAGE, README, FRONT = Path("docs/accuracy.md"), Path("README.md"), Path("docs/index.md")
 PICTURE = Path("docs/accuracy.png")
 FAR = 0.75
+EASIEST = 2  # tables, whose part in the means is said
 NOTHING = "*No records yet.*"
 SHOWN = ("ours", "peer", "baseline")
 HEADER = (
@@ -199,20 +201,52 @@ def tabulate_peers(records: Sequence[Record]) -> str:
 
 
 def tabulate_closest(records: Sequence[Record], across: bool = False) -> str:
-    """Ours against the methods that come closest to it, for the pages people see first.
+    """Ours against the methods that come closest to it, for the pages people see first, and a caution.
 
     Those whose ratio is below ``FAR`` are left out, because they flatter ours most. Methods have a line each,
-    or a column each if ``across``.
+    or a column each if ``across``. How much of it is due to the tables where ours leads by most is said, too.
     """
     summary = summarize(records)
     ordered = sorted((peer for peer in summary.peers if peer.mean >= FAR), key=lambda peer: -peer.mean)
-    lines = [["compared with", "our CRPS is lower by", "on tables"]]
+    easiest = sorted(summary.best.ratios, key=lambda name: summary.best.ratios[name])[:EASIEST]
+    lines = [
+        [
+            "compared with",
+            "our CRPS is lower by",
+            f"without {' and '.join(sorted(easiest))}",
+            "tables where it is lower",
+        ]
+    ]
     for found in (summary.best, *ordered):
         if found.ratios:
             name = "**best competitor on each table**" if found is summary.best else found.peer
             share = f"{found.count(1.0)} of {len(found.ratios)}"
-            lines.append([name, f"{100 * (1 - found.mean):.0f} %", share])
-    return format_table([list(column) for column in zip(*lines, strict=True)] if across else lines)
+            lines.append([name, _format_lead(found.mean), _format_lead(found.without(easiest).mean), share])
+    table = format_table([list(column) for column in zip(*lines, strict=True)] if across else lines)
+    return f"{table}\n\n{state_caution(summary)}"
+
+
+def _format_lead(ratio: float) -> str:
+    """By how much ours is lower, from its ratio to another; NaN is a dash."""
+    return "-" if math.isnan(ratio) else f"{100 * (1 - ratio):.0f} %"
+
+
+def state_caution(summary: Summary) -> str:
+    """How large the lead is on a usual table, and on how many it may be chance."""
+    best = summary.best
+    median = _format_lead(statistics.median(best.ratios.values()))
+    versus = [(table.name, row.versus) for table in summary.tables if (row := table.row(OURS))]
+    ties = [
+        name
+        for name, found in versus
+        if found is not None and name in best.ratios and 0 <= -found.difference <= found.difference_error
+    ]
+    count = len(ties)
+    return (
+        f"On the median table the lead over the best competitor is {median}. Of the {best.count(1.0)} leads, "
+        f"{count} {'is' if count == 1 else 'are'} within one standard error"
+        f"{' (' + ', '.join(ties) + ')' if ties else ''}."
+    )
 
 
 def state_summary(summary: Summary) -> str:
