@@ -131,6 +131,22 @@ def test_a_constant_mean_has_no_levels():
         assert not constant.mixing.of_means
 
 
+def test_a_spread_beside_the_means_of_the_fit_is_one_that_was_seen():
+    """Two means of one direction in 12 columns: their polynomials are known on a curve only."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(500, 12))
+    along = x.sum(1) / np.sqrt(12)
+    mean, scale = np.stack([3 * along, np.sin(2 * along)], 1), np.exp(0.5 * along)[:, None] * [1, 0.3]
+    found, standardised = LocationScale.learn(x, mean + scale * rng.normal(size=mean.shape), 0)
+    assert found.log_variance.of_means
+    beyond = found.scale(2 * rng.normal(size=(2000, 12)))
+    assert (beyond.min(0) > scale.min(0) / 4).all()
+    assert (beyond.max(0) < 4 * scale.max(0)).all()
+    ties = found.mixing.evaluate(2 * x, found.mean(2 * x))
+    assert np.abs(ties).max() <= np.abs(found.mixing.ends).max()
+    np.testing.assert_allclose((standardised**2).mean(0), 1, atol=0.1)
+
+
 def test_penalties_of_levels_are_those_of_all_rows(monkeypatch):
     monkeypatch.setattr(smoothing, "_MOST_CHOOSING", 100)
     rng = np.random.default_rng(0)

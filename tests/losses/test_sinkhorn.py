@@ -166,6 +166,24 @@ def test_balls_of_other_sizes_are_as_right_as_alone(precision, d, epsilon):
     assert value.item() == pytest.approx(solve_alone(y, yhat.detach(), hoods, epsilon=epsilon), rel=1e-5)
 
 
+@pytest.mark.parametrize("level", [0.0, 1.1, 21.7, 1e4])
+def test_equal_rows_in_single_precision_have_the_unit_of_the_draws(level):
+    """Their middle is off by rounding, which is no spread; nor is it their cost."""
+    for size, spread in ((5, 1.0), (23, 1.0), (100, 1e-2)):
+        generator = torch.Generator().manual_seed(size)
+        y = torch.full((size, 2), level)
+        yhat = y + spread * torch.randn(size, 2, generator=generator)
+        hoods = Neighborhoods.whole(size)
+        exact = float(Objective(y.double(), hoods, Sinkhorn())(yhat.double()))
+        assert float(Objective(y, hoods, Sinkhorn())(yhat)) == pytest.approx(exact, rel=1e-5)
+    tiny = 1e-8 * torch.randn(50, 2, generator=generator)
+    values = [
+        float(Objective(torch.zeros(50, 2, dtype=kind), Neighborhoods.whole(50), Sinkhorn())(tiny.to(kind)))
+        for kind in (torch.float32, torch.float64)
+    ]
+    assert values[0] == pytest.approx(values[1], rel=1e-5)
+
+
 def test_rows_without_weight_are_not_there():
     rng = np.random.default_rng(4)
     hoods = Neighborhoods.within(np.repeat(np.arange(5.0), 40), 0.5)

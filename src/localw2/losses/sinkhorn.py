@@ -106,6 +106,9 @@ class WeightedSinkhorn(PairwiseLoss):
         mass = inside.double()
         mass = mass / mass.sum(1, keepdim=True)
         precise = [one.double() for one in samples]
+        # In single precision the middle is off by rounding, which would count as the spread of equal rows.
+        middle = torch.bmm(mass[:, None], precise[0])
+        precise = [one - middle for one in precise]
         lengths = torch.stack([torch.linalg.vecdot(one, one) for one in precise])
         epsilon = self.epsilon * _find_scale(lengths, mass)
         single = samples[0].dtype == torch.float32 or self.tolerance >= ROUGH
@@ -230,7 +233,8 @@ class WeightedSinkhorn(PairwiseLoss):
         warnings.warn(
             f"The plans of {len(plan)} balls have margins that are off by more than {self.tolerance:g} after "
             f"{MOST_STEPS} steps, so values and gradients are rough: epsilon={self.epsilon:g} is too small "
-            "for the digits of these numbers. Give a larger one, a larger tolerance, or SquaredW2().",
+            "for the digits of these numbers, or weights of rows are too unequal. Give a larger epsilon, a "
+            "larger tolerance, or SquaredW2().",
             stacklevel=2,
         )
         return plan, f, g
@@ -251,7 +255,10 @@ class _ObservedSinkhorn(PairwiseLoss):
     ) -> tuple[Tensor, Tensor]:
         scaled = self.like.prepare([y], inside)
         costs, _ = self.like.transport_within(scaled, [(0, 0)])
-        return (-0.5 * costs[0] * scaled.epsilon).to(y), torch.zeros_like(yhat)
+        # Equal rows have no unit of their own: epsilon is 1 there, and rounding would be in that unit.
+        varies = (scaled.lengths[0] * scaled.mass).sum(1) > 0
+        found = torch.where(varies, -0.5 * costs[0] * scaled.epsilon, 0.0)
+        return found.to(y), torch.zeros_like(yhat)
 
 
 @final

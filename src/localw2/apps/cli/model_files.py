@@ -317,9 +317,10 @@ def find_known(coding: Any, y: Any, source: str) -> Array:
 
 def drop_incomplete(table: Table, names: Sequence[str]) -> Table:
     """Drop the rows with a missing value in any of these columns; one without any value does not count."""
-    missing = table.select(names).dropna(axis=1, how="all").isna().any(axis=1)
+    gaps = table.select(names).dropna(axis=1, how="all").isna()
+    missing = gaps.any(axis=1)
     if missing.any():
-        lacking = [name for name in names if table.frame[name].isna().any()]
+        lacking = [str(name) for name in gaps.columns[gaps.any()]]
         note(f"{missing.sum()} of {len(missing)} rows have missing values in {', '.join(lacking)}: left out.")
     if missing.all():
         raise ValueError(f"every row of {table.source} has a missing value in {', '.join(names)}.")

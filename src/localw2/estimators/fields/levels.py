@@ -24,26 +24,36 @@ MOST_LEVELS = 3  # outputs whose means a function may take
 class LevelFunction:
     """A function of x and of the mean m(x) with d outputs: ``of_x`` plus functions of the first means.
 
-    Each of ``of_means`` takes as many of the first means as its powers have columns.
+    Each of ``of_means`` takes as many of the first means as its powers have columns. Several means are
+    functions of the same few inputs, so that rows show their polynomials on a curve only, beside which these
+    may be anything: values are held inside of ``ends`` (2, n_values), the range of those at the fitted rows.
     """
 
     of_x: SmoothFunction
     of_means: tuple[SmoothFunction, ...] = ()
+    ends: Array | None = None
 
     def evaluate(self, x: Array, means: Array) -> Array:
         """The values at rows x (N, p) with means (N, d)."""
         found = self.of_x.evaluate(x)
         for part in self.of_means:
             found = found + part.evaluate(means[:, : part.powers.n_columns])
-        return found
+        return found if self.ends is None else np.clip(found, *self.ends)
+
+    def hold(self, x: Array, means: Array) -> LevelFunction:
+        """The same inside the range of its values at rows x (N, p) with means (N, d)."""
+        values = self.evaluate(x, means)
+        return replace(self, ends=np.stack([values.min(0), values.max(0)]))
 
     def shift(self, by: Array) -> LevelFunction:
         """The same with constants added to its values."""
-        return replace(self, of_x=self.of_x.shift(by))
+        ends = None if self.ends is None else self.ends + by
+        return replace(self, of_x=self.of_x.shift(by), ends=ends)
 
     def scale(self, by: Array) -> LevelFunction:
-        """The same with values multiplied."""
-        return LevelFunction(self.of_x.scale(by), tuple(part.scale(by) for part in self.of_means))
+        """The same with values multiplied by factors that are not negative."""
+        of_means = tuple(part.scale(by) for part in self.of_means)
+        return LevelFunction(self.of_x.scale(by), of_means, None if self.ends is None else self.ends * by)
 
     def measure_means(self, units: Array) -> LevelFunction:
         """The same function of means that are ``units`` (d,) times as large."""

@@ -77,12 +77,14 @@ class LocationScale:
         mixing, rest = _fit_mixing(x, means, residuals, own, to_variances(-logarithms), folds, seed)
         if mixing is not None:
             log_variance, _ = _fit_variances(levels, blocks, rest**2 + _SMALL, own, folds)
+            mixing = mixing.hold(x[own > 0], means[own > 0])
             pairs = [(j, k) for j in range(z.shape[1]) for k in range(j)]
             ratios = np.array([root[j] / root[k] if known[k] else 0.0 for j, k in pairs])
             mixing = mixing.scale(ratios).measure_means(root)
+        log_variance = log_variance.hold(x[own > 0], means[own > 0])
         log_variance = log_variance.shift(2 * np.log(root)).measure_means(root)
         found = cls(center.scale(root), log_variance, mixing)
-        return found, rest * root / found.scale(x)
+        return found, rest * root / found._scale(x, means * root)
 
     def rescale(self, factors: Array) -> LocationScale:
         """The same with factors (d,) on the standard deviations of what other outputs do not tell."""
@@ -97,6 +99,7 @@ class LocationScale:
         return self._scale(x, self.mean(x))
 
     def _scale(self, x: Array, mean: Array) -> Array:
+        """The same where the mean (N, d) is another one, such as one out of fold."""
         found: Array = np.exp(self.log_variance.evaluate(x, mean) / 2)
         return found
 

@@ -15,6 +15,7 @@ from localw2.estimators.fields.smoothing import MOST_CENTERS, SmoothFunction
 from localw2.estimators.powers import Powers
 
 _HIGHEST_DEGREE, _MOST_LENGTHS = 10, 20
+_ENDS = ":ends"  # after the name of a function, its range
 _OF_MEANS = ":of_means:"  # between the name of a function and the number of its part
 
 
@@ -32,6 +33,8 @@ def store_location(location: LocationScale) -> tuple[dict[str, Any], dict[str, A
             own = f"{name}{_OF_MEANS}{number}"
             plain[own] = _store_function(part, own, arrays) | {"n_columns": part.powers.n_columns}
             arrays |= {f"{own}:lower": part.powers.lower, f"{own}:upper": part.powers.upper}
+        if function.ends is not None:
+            arrays[f"{name}{_ENDS}"] = function.ends
     return plain, arrays
 
 
@@ -95,7 +98,9 @@ def restore_location(
                 array(f"{own}:{end}", tensors[f"{own}:{end}"], count) for end in ("lower", "upper")
             )
             of_means.append(restore(own, lower, upper, n_values))
-        return LevelFunction(restore(name, *ends, n_values), tuple(of_means))
+        held = tensors.get(f"{name}{_ENDS}")
+        held = None if held is None else array(f"{name}{_ENDS}", held, 2, n_values)
+        return LevelFunction(restore(name, *ends, n_values), tuple(of_means), held)
 
     mixing = None if parts["mixing"] is None else restore_levels("mixing", d * (d - 1) // 2)
     return LocationScale(restore("center", *ends, d), restore_levels("log_variance", d), mixing)
