@@ -17,7 +17,7 @@ help:
 	@echo "make docs            the pages, into build/docs: warnings are errors, code is run, links are checked"
 	@echo "make accessibility   the pages, and axe-core's judgement of each in light and dark mode"
 	@echo "make dist            sdist and wheel, checked, and each tried in an empty environment"
-	@echo "make bench-loss      value and gradient against a loop of ot.emd2, as ratios"
+	@echo "make bench-loss      value and gradient against a loop of POT, as ratios"
 	@echo "make bench-fit       a whole fit against the per-ball loop, as a ratio"
 	@echo "make bench-accuracy  errors of the defaults on fresh seeds, beside the oracles"
 	@echo "make bench-gpu       a CUDA device: training, large passes, assignment against all cores (2 minutes)"

@@ -1,9 +1,10 @@
-"""Value and gradient of the local loss: ours against a loop of ot.emd2 over the balls, in one run.
+"""Value and gradient of the local loss: ours against a loop of POT over the balls, in one run.
 
     python benchmarks/loss.py [--quick]
 
 Both sides use one thread, the same data and float64. The loop is the usual implementation: for each ball a
-cost matrix in torch and ``ot.emd2``, then one backward pass. With more than ``--balls`` balls, the loop is
+cost matrix in torch and ``ot.emd2``, then one backward pass; with one output also the way that POT has for
+it, ``ot.wasserstein_1d``, which sorts. With more than ``--balls`` balls, the loop is
 timed on that many, drawn at random in proportion to their multiplicity, and scaled up: the column "timed"
 says how many of how many. Graphs are built before the timer starts on both sides.
 """
@@ -23,7 +24,7 @@ from torch import Tensor
 from localw2 import MMD, Neighborhoods, Objective, SquaredW2
 from localw2.datasets import Nonlinear
 from localw2.losses.discrepancies import Discrepancy
-from naive import BallLoss, emd2_ball, loop_over_balls, mmd_ball
+from naive import BallLoss, emd2_ball, loop_over_balls, mmd_ball, sorted_ball
 
 
 def time_call(step: Callable[[], object], repeats: int) -> float:
@@ -146,7 +147,9 @@ def print_table(limit: int) -> None:
             _, yhat = Nonlinear().sample(n, random_state=1)
             outputs = torch.tensor(y)[:, None], torch.tensor(yhat)[:, None]
             hoods = Neighborhoods.within(x, delta)
-            compare(f"W2, d = 1, N = {n}, delta = {delta}", *outputs, hoods, SquaredW2(), emd2_ball, limit)
+            name = f"W2, d = 1, N = {n}, delta = {delta}"
+            compare(name, *outputs, hoods, SquaredW2(), emd2_ball, limit)
+            compare("  the same beside wasserstein_1d", *outputs, hoods, SquaredW2(), sorted_ball, limit)
     rng = np.random.default_rng(0)
     x = rng.uniform(size=(1000, 2))
     outputs = torch.tensor(rng.normal(size=(1000, 4))), torch.tensor(rng.normal(size=(1000, 4)))

@@ -23,6 +23,14 @@ def emd2_ball(y: Tensor, yhat: Tensor) -> Tensor:
     return value
 
 
+def sorted_ball(y: Tensor, yhat: Tensor) -> Tensor:
+    """Squared W2 of one ball with one output, by sorting, through POT."""
+    import ot
+
+    value: Tensor = ot.wasserstein_1d(y[:, 0], yhat[:, 0], p=2)
+    return value
+
+
 def mmd_ball(y: Tensor, yhat: Tensor) -> Tensor:
     """MMD of one ball with five Gaussian kernels over the pooled sample, in its usual form."""
     pooled = torch.cat([y, yhat])

