@@ -12,6 +12,7 @@ from methods import METHODS
 
 OURS = "localw2"
 LEVEL, BEHIND = 1.01, 1.05
+DETERMINED = 0.05  # of the score without inputs: below it, a column all but determines the target
 ENOUGH_ROWS = 100  # to test, for the coverage to be judged: with fewer it is off by .03 by chance
 
 
@@ -62,6 +63,25 @@ class Summary:
             for table in self.tables
             if table.rows_to_test >= ENOUGH_ROWS and (ours := table.row(OURS)) and ours.splits
         }
+
+
+def split_determined(records: Sequence[Record]) -> tuple[list[Record], list[str]]:
+    """The records of tables whose target has to be predicted, and the names of the others.
+
+    A target that other columns determine, such as its logarithm, is predicted by every method up to an error
+    that says nothing about distributions: the best score there is below ``DETERMINED`` times that of
+    climatology, which ignores the inputs.
+    """
+    scores: dict[str, dict[str, float]] = {}
+    for record in records:
+        if record["status"] == "done":
+            scores.setdefault(record["set"], {})[record["method"]] = record["crps"]
+    given = [
+        name
+        for name, found in scores.items()
+        if "climatology" in found and min(found.values()) < DETERMINED * found["climatology"]
+    ]
+    return [record for record in records if record["set"] not in given], sorted(given)
 
 
 def average(ratios: dict[str, float]) -> float:

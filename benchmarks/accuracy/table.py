@@ -20,7 +20,7 @@ from pathlib import Path
 
 from comparison import SPLITS, Comparison, Record, compare
 from methods import METHODS
-from summary import BEHIND, ENOUGH_ROWS, LEVEL, OURS, Against, Summary, average, summarize
+from summary import BEHIND, ENOUGH_ROWS, LEVEL, OURS, Against, Summary, average, split_determined, summarize
 
 ROOT = Path(__file__).parents[2]
 FOLDER = Path(__file__).parent / "records"
@@ -201,11 +201,11 @@ def tabulate_peers(records: Sequence[Record]) -> str:
     return format_table(lines)
 
 
-def tabulate_closest(records: Sequence[Record], across: bool = False) -> str:
+def tabulate_closest(records: Sequence[Record]) -> str:
     """Ours against the methods that come closest to it, for the pages people see first, and a caution.
 
-    Those whose ratio is below ``FAR`` are left out, because they flatter ours most. Methods have a line each,
-    or a column each if ``across``. How much of it is due to the tables where ours leads by most is said, too.
+    Those whose ratio is below ``FAR`` are left out, because they flatter ours most. How much of it is due to
+    the tables where ours leads by most is said, too.
     """
     summary = summarize(records)
     ordered = sorted((peer for peer in summary.peers if peer.mean >= FAR), key=lambda peer: -peer.mean)
@@ -223,13 +223,16 @@ def tabulate_closest(records: Sequence[Record], across: bool = False) -> str:
             name = "**best competitor on each table**" if found is summary.best else found.peer
             share = f"{found.count(1.0)} of {len(found.ratios)}"
             lines.append([name, _format_lead(found.mean), _format_lead(found.without(easiest).mean), share])
-    table = format_table([list(column) for column in zip(*lines, strict=True)] if across else lines)
-    return f"{table}\n\n{state_caution(summary)}"
+    return f"{format_table(lines)}\n\n{state_caution(summary)}"
 
 
 def _format_lead(ratio: float) -> str:
-    """By how much ours is lower, from its ratio to another; NaN is a dash."""
-    return "-" if math.isnan(ratio) else f"{100 * (1 - ratio):.0f} %"
+    """By how much ours is lower, from its ratio to another; NaN is a dash.
+
+    >>> _format_lead(0.97), _format_lead(1.02), _format_lead(1.001)
+    ('3 %', '-2 %', '0 %')
+    """
+    return "-" if math.isnan(ratio) else f"{round(100 * (1 - ratio))} %"
 
 
 def state_caution(summary: Summary) -> str:
@@ -321,6 +324,44 @@ def tabulate_seconds(records: Sequence[Record]) -> str:
     return f"{words}\n\n{format_table(lines)}"
 
 
+def tabulate_medians(records: Sequence[Record], across: bool = False) -> str:
+    """Ours against each peer on the tables that were drawn at random: by how much on the median table.
+
+    Methods have a line each, or a column each if ``across``.
+    """
+    found = read_records(DRAWN)
+    if not found:
+        return NOTHING
+    kept, given = split_determined(found)
+    summary = summarize(kept)
+    peers = [peer for peer in summary.peers if peer.ratios and peer.peer != "climatology"]
+    medians = {peer.peer: statistics.median(peer.ratios.values()) for peer in (summary.best, *peers)}
+    lines = [["compared with", "our CRPS is lower by (median table)", "tables where it is lower"]]
+    for one in (summary.best, *sorted(peers, key=lambda peer: -medians[peer.peer])):
+        name = "**best competitor on each table**" if one is summary.best else one.peer
+        lines.append([name, _format_lead(medians[one.peer]), f"{one.count(1.0)} of {len(one.ratios)}"])
+    table = format_table([list(column) for column in zip(*lines, strict=True)] if across else lines)
+    coverages = [row.means["coverage"] for one in summary.tables if (row := one.row(OURS))]
+    low, middle, high = (
+        format_share(q) for q in (min(coverages), statistics.median(coverages), max(coverages))
+    )
+    left_out = f" Left out: {len(given)} drawn tables whose target other columns determine." if given else ""
+    return (
+        f"{table}\n\n{len(summary.best.ratios)} tables. Our 90 % intervals contain {middle} of the held-out "
+        f"rows on the median table ({low} to {high}).{left_out}"
+    )
+
+
+def tabulate_drawn(records: Sequence[Record]) -> str:
+    """The same with means, and each table."""
+    found = read_records(DRAWN)
+    if not found:
+        return NOTHING
+    kept, given = split_determined(found)
+    closed = f"Left out, because other columns determine the target: {', '.join(given)}." if given else ""
+    return "\n\n".join([tabulate_medians(records), tabulate_peers(kept), tabulate_tables(kept), closed])
+
+
 def tabulate_settings(records: Sequence[Record]) -> str:
     """The settings of each method and their source."""
     lines = [["method", "settings", "source"]]
@@ -333,11 +374,12 @@ BLOCKS: dict[Path, dict[str, Callable[[Sequence[Record]], str]]] = {
         "summary": tabulate_summary,
         "tables": tabulate_all,
         "ablation": tabulate_ablation,
+        "drawn": tabulate_drawn,
         "seconds": tabulate_seconds,
         "settings": tabulate_settings,
     },
-    README: {"short": partial(tabulate_closest, across=True)},
-    FRONT: {"short": tabulate_closest},
+    README: {"drawn": partial(tabulate_medians, across=True)},
+    FRONT: {"drawn": tabulate_medians, "short": tabulate_closest},
 }
 
 

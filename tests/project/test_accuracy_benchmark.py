@@ -554,6 +554,13 @@ def test_the_landing_page_quotes_the_coverage_of_the_records():
     assert said in " ".join((table.ROOT / "docs/index.md").read_text().split())
 
 
+def test_the_readme_quotes_how_often_ours_is_ahead():
+    best = summary.summarize(table.read_records(table.FOLDER)).best
+    tables = f"On the {len(best.ratios)} tables that our default was developed on"
+    said = f"{tables}, it is ahead of the best competitor on {best.count(1.0)}."
+    assert said in " ".join((table.ROOT / "README.md").read_text().split())
+
+
 def test_seconds_of_the_same_minute_in_words_and_as_a_table(tmp_path, monkeypatch):
     path = tmp_path / "seconds.json"
     monkeypatch.setattr(table, "SECONDS", path)
@@ -619,6 +626,32 @@ class TestPages:
             in text
         )
 
+    def test_drawn_tables_leave_out_those_that_a_column_determines(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(table, "DRAWN", tmp_path)
+        assert table.tabulate_medians([]) == table.tabulate_drawn([]) == table.NOTHING
+        scores = {
+            "given": {"localw2": 0.3, "ngboost": 0.02, "climatology": 1.0},
+            "a": {"localw2": 0.5, "ngboost": 0.4, "climatology": 1.0},
+            "b": {"localw2": 0.4, "ngboost": 0.5, "climatology": 1.0},
+            "c": {"localw2": 0.9, "ngboost": 1.2, "climatology": 1.0},
+        }
+        found = [
+            record(method, 0, crps, name=name) for name, of in scores.items() for method, crps in of.items()
+        ]
+        kept, given = summary.split_determined(found)
+        assert given == ["given"]
+        assert {one["set"] for one in kept} == {"a", "b", "c"}
+        lines = [{"settings": {}, "values": one} for one in found]
+        (tmp_path / "all.json").write_text(json.dumps({"records": lines}))
+        text = table.tabulate_medians([])
+        assert "| **best competitor on each table** | 10 % | 2 of 3 |" in text  # climatology is best on c
+        assert "| ngboost | 20 % | 2 of 3 |" in text
+        assert "3 tables. Our 90 % intervals contain 90.0 % of the held-out rows on the median table" in text
+        assert "Left out: 1 drawn tables" in text
+        across = table.tabulate_medians([], across=True)
+        assert "| compared with | **best competitor on each table** | ngboost |" in across
+        assert "determine the target: given." in table.tabulate_drawn([])
+
     def test_are_rectangular(self, records):
         for blocks in table.BLOCKS.values():
             for make in blocks.values():
@@ -628,14 +661,14 @@ class TestPages:
     def test_only_what_is_between_markers_changes(self, records):
         begin, end = "<!-- accuracy:begin short -->", "<!-- accuracy:end short -->"
         page = f"before\n{begin}\nold\n{end}\nafter <!-- other -->\n"
-        once = table.fill_page(page, table.BLOCKS[table.README], records)
+        once = table.fill_page(page, table.BLOCKS[table.FRONT], records)
         assert once.startswith(f"before\n{begin}\n| compared with |")
         assert once.endswith(f"\n{end}\nafter <!-- other -->\n")
         assert "old" not in once
-        assert table.fill_page(once, table.BLOCKS[table.README], records) == once
+        assert table.fill_page(once, table.BLOCKS[table.FRONT], records) == once
         with pytest.raises(ValueError, match="accuracy:end short"):
             table.fill_page(
-                page.replace(end, "<!-- accuracy:end shrot -->"), table.BLOCKS[table.README], records
+                page.replace(end, "<!-- accuracy:end shrot -->"), table.BLOCKS[table.FRONT], records
             )
 
     def test_the_picture_is_drawn(self, records, tmp_path):

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 import localw2
+from localw2.datasets import load_penguins
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -336,18 +337,45 @@ def tables(folder):
     for name, part in (("wells", wells[:70]), ("new", wells[70:])):
         lines = [f"well {i},{a},{b},{c}\n" for i, (a, b, c) in enumerate(part)]
         (folder / f"{name}.csv").write_text("name,depth,rain,yield\n" + "".join(lines))
-    for name, rates in (("cells", rng.normal(0.1, 0.02, 12)), ("new-cells", rng.normal(0.1, 0.02, 12))):
+    frame, mass = load_penguins()
+    birds = frame.assign(mass=mass)
+    birds[60:].to_csv(folder / "penguins.csv", index=False)
+    birds[:60].to_csv(folder / "new-penguins.csv", index=False)
+    for name, rates in (("cells", rng.normal(0.1, 0.02, 24)), ("new-cells", rng.normal(0.1, 0.02, 24))):
         lines = [
-            f"{cell},{hour},{math.exp(rate * hour)},{1 + rate * hour}\n"
+            f"{cell},{hour},{math.exp(rate * hour + rng.normal(0, 0.03))},{1 + rate * hour}\n"
             for cell, rate in enumerate(rates)
-            for hour in (0, 4, 8)
+            for hour in range(0, 26, 4)
         ]
         (folder / f"{name}.csv").write_text("cell,hour,mass,length\n" + "".join(lines))
 
+    hours = np.array([0.5, 1, 2, 4, 8, 12, 24])
+    for name in ("study", "new-study"):
+        lines = []
+        for subject in range(12):
+            weight, ka, ke = rng.normal(70, 10), rng.lognormal(0.4, 0.3), rng.lognormal(-2.3, 0.2)
+            curve = 100 * ka / (30 * (ka - ke)) * (np.exp(-ke * hours) - np.exp(-ka * hours))
+            lines.append(f"{subject},0,,100,{weight}\n")
+            values = curve + rng.normal(0, 0.1, len(hours))
+            lines += [
+                f"{subject},{hour},{value},,{weight}\n" for hour, value in zip(hours, values, strict=True)
+            ]
+        (folder / f"{name}.csv").write_text("ID,TIME,DV,AMT,WT\n" + "".join(lines))
+    prices = np.cumsum(rng.normal(0, 0.01, 400) + (rng.uniform(size=400) < 0.02) * rng.normal(0, 0.05, 400))
+    lines = [f"{day},{price}\n" for day, price in enumerate(prices)]
+    (folder / "prices.csv").write_text("day,logprice\n" + "".join(lines))
+
 
 def console_lines(page):
+    """The commands of a page; what follows ``cat FILE`` is a file, and counts as a part of that command."""
     blocks = [code for kind, code in BLOCK.findall(page.read_text()) if kind == "console"]
-    return [line.removeprefix("$ ") for code in blocks for line in code.splitlines()]
+    commands = []
+    for line in (line for code in blocks for line in code.replace("\\\n", " ").splitlines()):
+        if line.startswith("$ ") or not commands or not commands[-1].startswith("cat "):
+            commands.append(line.removeprefix("$ "))
+        else:
+            commands[-1] += f"\n{line}"
+    return commands
 
 
 # make and python lines are run by make itself; contracts below; experiments by `make paper-quick`.
@@ -368,7 +396,9 @@ def test_console_blocks_run(page, tmp_path):
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     ran = 0
     for command in console_lines(DOCS / page):
-        if not ELSEWHERE.match(command):
+        if shown := re.match(r"cat (\S+)\n", command):
+            (tmp_path / shown[1]).write_text(command[shown.end() :] + "\n")
+        elif not ELSEWHERE.match(command):
             # Few epochs are enough to show that the command on the page works.
             short = re.sub(r"localw2 ode fit", "localw2 ode fit --max-epochs 5", command)
             options = {
