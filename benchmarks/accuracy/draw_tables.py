@@ -7,8 +7,7 @@ rows with a target and at least two inputs, is not one of the comparison, and ha
 taken before. Its target is a random one of the numeric columns with more than 20 values that do not merely
 number the rows. ``--write`` puts them into ``tables.json``, marked by the seed. They are run by
 
-    python benchmarks/accuracy/campaign.py --drawn --splits 1 --methods localw2 "quantile forest" ngboost
-        "lightgbm quantiles" catboost diffgbm climatology
+    python benchmarks/accuracy/campaign.py --drawn --splits 1 --methods localw2 "quantile forest" ...
 """
 
 from __future__ import annotations

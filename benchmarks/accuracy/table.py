@@ -359,7 +359,10 @@ def tabulate_drawn(records: Sequence[Record]) -> str:
         return NOTHING
     kept, given = split_determined(found)
     closed = f"Left out, because other columns determine the target: {', '.join(given)}." if given else ""
-    return "\n\n".join([tabulate_medians(records), tabulate_peers(kept), tabulate_tables(kept), closed])
+    peers = [
+        line for line in tabulate_peers(kept).splitlines() if "| 0 | - |" not in line
+    ]  # of those that ran
+    return "\n\n".join([tabulate_medians(records), "\n".join(peers), tabulate_tables(kept), closed])
 
 
 def tabulate_settings(records: Sequence[Record]) -> str:
