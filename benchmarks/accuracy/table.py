@@ -341,14 +341,15 @@ def tabulate_medians(records: Sequence[Record], across: bool = False) -> str:
         name = "**best competitor on each table**" if one is summary.best else one.peer
         lines.append([name, _format_lead(medians[one.peer]), f"{one.count(1.0)} of {len(one.ratios)}"])
     table = format_table([list(column) for column in zip(*lines, strict=True)] if across else lines)
-    coverages = [row.means["coverage"] for one in summary.tables if (row := one.row(OURS))]
+    coverages = list(summary.coverages.values()) or [math.nan]
     low, middle, high = (
         format_share(q) for q in (min(coverages), statistics.median(coverages), max(coverages))
     )
-    left_out = f" Left out: {len(given)} drawn tables whose target other columns determine." if given else ""
+    words = "drawn tables are excluded because other columns determine the target"
+    left_out = f" {len(given)} {words}." if given else ""
     return (
-        f"{table}\n\n{len(summary.best.ratios)} tables. Our 90 % intervals contain {middle} of the held-out "
-        f"rows on the median table ({low} to {high}).{left_out}"
+        f"{table}\n\nOur 90 % intervals contain {middle} of the held-out rows on the median table with "
+        f"{ENOUGH_ROWS} of them or more ({low} to {high}).{left_out}"
     )
 
 

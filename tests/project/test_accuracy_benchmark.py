@@ -539,6 +539,10 @@ def test_pages_quote_the_recorded_seconds():
         size = f"{rows:,}".replace(",", "&nbsp;") if rows >= 10_000 else rows
         line = f"of {size} rows and {columns} columns | {ours:.2g} s | treeffuser: {theirs:.2g} s"
         assert line in front, name
+    readme = " ".join((table.ROOT / "README.md").read_text().split())
+    few, many = (known[name] for name in ("collegedistance", "storms"))
+    assert f"A fit takes {few[2]:.1f} s for {few[0]} rows and {many[2]:.0f} s for 17 583 on one core" in readme
+    assert many[0] == 17583
     (mean,) = re.findall(r"geometric mean of the ratios 0(\.\d+)\)", front)
     assert f"geometric mean of the ratios is {mean}." in table.tabulate_seconds([])
 
@@ -646,8 +650,8 @@ class TestPages:
         text = table.tabulate_medians([])
         assert "| **best competitor on each table** | 10 % | 2 of 3 |" in text  # climatology is best on c
         assert "| ngboost | 20 % | 2 of 3 |" in text
-        assert "3 tables. Our 90 % intervals contain 90.0 % of the held-out rows on the median table" in text
-        assert "Left out: 1 drawn tables" in text
+        assert "on the median table with 100 of them or more (nan % to nan %)." in text  # these have 10
+        assert "1 drawn tables are excluded" in text
         across = table.tabulate_medians([], across=True)
         assert "| compared with | **best competitor on each table** | ngboost |" in across
         assert "determine the target: given." in table.tabulate_drawn([])

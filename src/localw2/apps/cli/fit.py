@@ -69,7 +69,10 @@ def fit(
     ] = None,
     law: Annotated[
         LawName,
-        typer.Option(help="What the distribution is made of; auto pools similar rows and a network."),
+        typer.Option(
+            help="What the distribution is made of; auto takes similar rows and, with one or two columns, a "
+            "network."
+        ),
     ] = LawName.auto,
     base: Annotated[Base, typer.Option(help="The mean that the distribution is centred on.")] = Base.auto,
     calibrate: Annotated[

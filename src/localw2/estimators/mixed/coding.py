@@ -219,7 +219,12 @@ def _classify(column: Any, name: str) -> tuple[tuple[Any, ...], Array]:
         raise ValueError(
             f"{name[:_NAMED]!r} has {len(words)} {'class' if len(words) == 1 else 'classes'}; a categorical "
             f"target can have 2 to {MOST_CLASSES}."
-            + (" Merge rare ones into one class." if len(words) > MOST_CLASSES else "")
+            + (
+                f" Merge rare ones into one class; or, if such as {str(words[0])[:_NAMED]!r} are numbers, "
+                "write them as numbers."
+                if len(words) > MOST_CLASSES
+                else ""
+            )
         )
     if len(words) > len(values) / 3:
         warnings.warn(

@@ -219,6 +219,8 @@ class LocalW2Regressor(Judged, stored_values.Storable, RegressorMixin, BaseEstim
             if kind in ("cv", "cv+"):
                 law, trained, whole = score_parts(recipe, kind, law, trained, x, outputs, read_again, weights)
         self._keep(law, y.ndim, SeenRows.of(law.columns.expand(x), outputs), trained)
+        if trained is None:
+            self._warn_of_unused_balls()
         done = whole and (trained is None or trained.fit.stopped == "all epochs done")
         if self.checkpoint is not None and done:
             settings.remove_checkpoints(*name_checkpoints(recipe, kind))
@@ -399,6 +401,20 @@ class LocalW2Regressor(Judged, stored_values.Storable, RegressorMixin, BaseEstim
             checkpoint=None if self.checkpoint is None else str(self.checkpoint),
             history=self.history,
         )
+
+    def _warn_of_unused_balls(self) -> None:
+        """Warn of settings that concern a network, where the law has none."""
+        given = [
+            f"{name}={value!r}"
+            for name, value in (("delta", self.delta), ("norm", self.norm))
+            if not isinstance(value, str)
+        ]
+        if given:
+            warnings.warn(
+                f"{' and '.join(given)} changed nothing: only a network is trained on such balls, and this "
+                "fit has none (weights_ says what it has). Use law='network', or leave it out.",
+                stacklevel=3,
+            )
 
     def _check_base(self, d: int) -> None:
         """Raise unless the base is a regressor, and warn if it cannot be stored."""

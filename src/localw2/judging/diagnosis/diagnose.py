@@ -37,14 +37,21 @@ if TYPE_CHECKING:
 _MEAN_ADVICE = "Improve the mean (base regressor, inputs), and check for drift since the training data."
 ADVICE = {
     "narrow": (
-        "Widen them: use more rows per ball (delta), the debiased loss, fewer epochs or calibrate=True."
+        "Widen them: use calibrate=True or, with a network, more rows per ball (delta), the debiased loss or "
+        "fewer epochs."
     ),
-    "wide": "Narrow them: improve the mean or reduce delta (a slope inside a ball counts as spread).",
+    "wide": (
+        "Narrow them: improve the mean, use calibrate=True or, with a network, reduce delta (a slope inside "
+        "a ball counts as spread)."
+    ),
     "above": _MEAN_ADVICE,
     "below": _MEAN_ADVICE,
-    "shape": "The model misses skewness or tails: try a wider network, more epochs or more rows.",
+    "shape": "The model misses skewness or tails: try more rows or, with a network, more width or epochs.",
     "merged": "Use a model with several modes: law='balls' keeps modes that a network merges.",
-    "split": "Smooth the distribution: use more rows per ball (delta) or fewer epochs.",
+    "split": (
+        "Smooth the distribution: use more rows or, with a network, more rows per ball (delta) or fewer "
+        "epochs."
+    ),
     "dependence": "Fit the outputs jointly (SlicedW2, EnergyScore), and keep those of one draw together.",
 }
 
