@@ -232,7 +232,8 @@ class TestNothingOfHeldOutRows:
         x["empty"], x["none"] = np.nan, pandas.Series([None] * 200, dtype=object)
         x.loc[held[4], ["day", "dose", "none"]] = "unknown"
         x.loc[held[5], "empty"] = 3.0
-        settings = {"law": law, "random_state": 0, "delta": Nearest(10)}
+        delta = Nearest(10) if isinstance(law, Network) else "auto"
+        settings = {"law": law, "random_state": 0, "delta": delta}
         with pytest.warns(UserWarning, match="left out: 'still'"):
             model = LocalW2Regressor(**settings, calibrate="split").fit(x, y)
         with warnings.catch_warnings():

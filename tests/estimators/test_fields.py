@@ -309,20 +309,6 @@ def test_a_simultaneous_band_follows_skew_and_still_holds_whole_fields():
     assert (upper - lower).mean() < 2 * k * std.mean()
 
 
-def test_a_file_with_distances_in_other_units_has_no_calibrated_bands(tmp_path):
-    x, fields = make_fields(200, 8)
-    LocalW2FieldRegressor(calibrate=True, random_state=0).fit(x, fields).save(tmp_path / "model")
-    stored = read(tmp_path / "model")
-    tensors = {
-        "band_scores" if name == "band_distances" else name: one for name, one in stored.tensors.items()
-    }
-    write(tmp_path / "old", Stored(stored.kind, stored.settings, tensors, stored.regressors))
-    with pytest.warns(UserWarning, match="not calibrated"):
-        old = load(tmp_path / "old")
-    assert old.band_scores_ is None
-    assert load(tmp_path / "model").band_scores_ is not None
-
-
 def test_curves_at_points_of_their_own_vary_as_much_as_curves_do():
     rng = np.random.default_rng(4)
     x, fields = make_fields(500, 4)

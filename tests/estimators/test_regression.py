@@ -25,6 +25,7 @@ from localw2 import (
     FitConfig,
     Mahalanobis,
     MeanVar,
+    Nearest,
     Neighborhoods,
     Network,
     Objective,
@@ -887,6 +888,14 @@ class TestCheckpoint:
         x, y = Nonlinear().sample(60, random_state=0)
         fits = [LocalW2Regressor(**QUICK, checkpoint=tmp_path / "c").fit(x, y).predict(x) for _ in range(2)]
         np.testing.assert_array_equal(*fits)
+
+
+def test_balls_for_a_network_are_not_ignored_in_silence():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 4))
+    y = x[:, 0] + rng.normal(size=60)
+    with pytest.warns(UserWarning, match=r"delta=Nearest\(k=5\) changed nothing"):
+        LocalW2Regressor(delta=Nearest(5), random_state=0).fit(x, y)
 
 
 @pytest.mark.parametrize("value", [1e300, -1e300])

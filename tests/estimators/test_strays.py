@@ -26,7 +26,7 @@ def test_the_rest_of_the_fit_is_as_without_that_row(law, value):
     settings = {
         "law": law,
         "base": "auto" if law == "auto" else Ridge(),
-        "delta": Nearest(20),
+        "delta": "auto" if law == "auto" else Nearest(20),
         "random_state": 0,
     }
     with pytest.warns(UserWarning, match=r"row 17 .* is left out"):

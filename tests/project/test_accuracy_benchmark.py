@@ -541,7 +541,9 @@ def test_pages_quote_the_recorded_seconds():
         assert line in front, name
     readme = " ".join((table.ROOT / "README.md").read_text().split())
     few, many = (known[name] for name in ("collegedistance", "storms"))
-    assert f"A fit takes {few[2]:.1f} s for {few[0]} rows and {many[2]:.0f} s for 17 583 on one core" in readme
+    assert (
+        f"A fit takes {few[2]:.1f} s for {few[0]} rows and {many[2]:.0f} s for 17 583 on one core" in readme
+    )
     assert many[0] == 17583
     (mean,) = re.findall(r"geometric mean of the ratios 0(\.\d+)\)", front)
     assert f"geometric mean of the ratios is {mean}." in table.tabulate_seconds([])

@@ -29,7 +29,8 @@ _GRID = 50  # points of a grid that nobody gave
 _HELD, _MOST_HELD = 0.2, 5000  # rows that bands are calibrated on
 _PURPOSE = 34
 _BALLS = (2, 5, 40, 160, 640, ALL_ROWS)  # rows of balls in the default law
-_BAND_SCORES = "band_distances"  # their name in files; "band_scores" were in units of one SD for both sides
+# The name of held-out distances in files, and that of those in units of one SD for both sides.
+_BAND_SCORES, _EVEN_BAND_SCORES = "band_distances", "band_scores"
 _INNER = "law:"  # before the names of what the regressor of the scores stores
 
 
@@ -182,7 +183,7 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
         self.n_features_in_ = reader.n_features_in_
         if columns.names is not None:
             self.feature_names_in_ = np.array(columns.names, dtype=object)
-        self.band_scores_, self._band_weights = None, None
+        self.band_scores_, self._band_weights, self._even_bands = None, None, False
         if len(held):
             distances = self._distances(numbers[held], fields[held])
             order = np.argsort(distances, kind="stable")
@@ -243,7 +244,7 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
             if not simultaneous:
                 ends = np.quantile(draws, [(1 - coverage) / 2, (1 + coverage) / 2], axis=0)
             else:
-                sides = _Sides.of(draws)
+                sides = _Sides.of(draws, self._even_bands)
                 k = np.quantile(sides.distances(draws), coverage) if fixed is None else fixed
                 ends = np.stack([sides.mean - k * sides.below, sides.mean + k * sides.above])
             lower.append(ends[0])
@@ -298,7 +299,7 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
         if self.grid_ is not None:
             arrays["grid"] = self.grid_
         if self.band_scores_ is not None:
-            arrays[_BAND_SCORES] = self.band_scores_
+            arrays[_EVEN_BAND_SCORES if self._even_bands else _BAND_SCORES] = self.band_scores_
         if self._band_weights is not None:
             arrays["band_weights"] = self._band_weights
         tensors |= {name: torch.tensor(np.ascontiguousarray(a)) for name, a in arrays.items()}
@@ -350,14 +351,10 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
         estimator.grid_ = array("grid", tensors["grid"], size) if "grid" in tensors else None
         if columns.names is not None:
             estimator.feature_names_in_ = np.array(columns.names, dtype=object)
-        if "band_scores" in tensors:
-            warnings.warn(
-                "this file's simultaneous bands were calibrated for bands of another shape (the same up and "
-                "down), and those of the loaded estimator are not calibrated. Fit again for calibrated ones.",
-                stacklevel=4,
-            )
-        scores = tensors.get(_BAND_SCORES)
-        estimator.band_scores_ = None if scores is None else array(_BAND_SCORES, scores, len(scores))
+        estimator._even_bands = _EVEN_BAND_SCORES in tensors
+        name = _EVEN_BAND_SCORES if estimator._even_bands else _BAND_SCORES
+        scores = tensors.get(name)
+        estimator.band_scores_ = None if scores is None else array(name, scores, len(scores))
         of_bands = tensors.get("band_weights")
         n_held = 0 if scores is None else len(scores)
         estimator._band_weights = None if of_bands is None else array("band_weights", of_bands, n_held)
@@ -411,7 +408,9 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
     def _distances(self, numbers: Array, fields: Array) -> Array:
         """How many semideviations a field is from the mean where it is farthest, (N,)."""
         every = zip(self._common_fields(numbers), fields, strict=True)
-        return np.array([float(_Sides.of(draws).distances(y[None])[0]) for draws, y in every])
+        return np.array(
+            [float(_Sides.of(draws, self._even_bands).distances(y[None])[0]) for draws, y in every]
+        )
 
     def _calibrated_factor(self, coverage: float) -> float | None:
         if self.band_scores_ is None:
@@ -434,16 +433,21 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
 @final
 @dataclass(frozen=True)
 class _Sides:
-    """The mean of fields on the grid (G,), and the root mean square distances of those below and above it."""
+    """The mean of fields on the grid (G,), and the root mean square distances of those below and above it.
+
+    Files of before that have the SD on both sides (``even``).
+    """
 
     mean: Array
     below: Array
     above: Array
 
     @classmethod
-    def of(cls, draws: Array) -> _Sides:
+    def of(cls, draws: Array, even: bool) -> _Sides:
         """Those of draws (S, G)."""
         mean = draws.mean(0)
+        if even:
+            return cls(mean, draws.std(0), draws.std(0))
         off = draws - mean
 
         def measure(side: Array) -> Array:
