@@ -336,7 +336,7 @@ def tabulate_medians(records: Sequence[Record], across: bool = False) -> str:
     summary = summarize(kept)
     peers = [peer for peer in summary.peers if peer.ratios and peer.peer != "climatology"]
     medians = {peer.peer: statistics.median(peer.ratios.values()) for peer in (summary.best, *peers)}
-    lines = [["compared with", "our CRPS is lower by (median table)", "tables where it is lower"]]
+    lines = [["compared with", "CRPS lower by (median)", "on tables"]]
     for one in (summary.best, *sorted(peers, key=lambda peer: -medians[peer.peer])):
         name = "**best competitor on each table**" if one is summary.best else one.peer
         lines.append([name, _format_lead(medians[one.peer]), f"{one.count(1.0)} of {len(one.ratios)}"])
