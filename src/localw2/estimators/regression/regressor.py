@@ -219,7 +219,7 @@ class LocalW2Regressor(Judged, stored_values.Storable, RegressorMixin, BaseEstim
             if kind in ("cv", "cv+"):
                 law, trained, whole = score_parts(recipe, kind, law, trained, x, outputs, read_again, weights)
         self._keep(law, y.ndim, SeenRows.of(law.columns.expand(x), outputs), trained)
-        if trained is None:
+        if trained is None and isinstance(self.law, str) and self.law == "auto":
             self._warn_of_unused_balls()
         done = whole and (trained is None or trained.fit.stopped == "all epochs done")
         if self.checkpoint is not None and done:
@@ -403,7 +403,7 @@ class LocalW2Regressor(Judged, stored_values.Storable, RegressorMixin, BaseEstim
         )
 
     def _warn_of_unused_balls(self) -> None:
-        """Warn of settings that concern a network, where the law has none."""
+        """Warn of settings that concern a network, where the default has none: other laws say so by name."""
         given = [
             f"{name}={value!r}"
             for name, value in (("delta", self.delta), ("norm", self.norm))
