@@ -342,14 +342,11 @@ def tabulate_medians(records: Sequence[Record], across: bool = False) -> str:
         lines.append([name, _format_lead(medians[one.peer]), f"{one.count(1.0)} of {len(one.ratios)}"])
     table = format_table([list(column) for column in zip(*lines, strict=True)] if across else lines)
     coverages = list(summary.coverages.values()) or [math.nan]
-    low, middle, high = (
-        format_share(q) for q in (min(coverages), statistics.median(coverages), max(coverages))
-    )
-    words = "drawn tables are excluded because other columns determine the target"
-    left_out = f" {len(given)} {words}." if given else ""
+    low, high = (format_share(share) for share in (min(coverages), max(coverages)))
+    left_out = f" Excluded: {len(given)} tables given by other columns." if given else ""
     return (
-        f"{table}\n\nOur 90 % intervals contain {middle} of the held-out rows on the median table with "
-        f"{ENOUGH_ROWS} of them or more ({low} to {high}).{left_out}"
+        f"{table}\n\nWhere {ENOUGH_ROWS} rows or more are held out, our 90 % intervals contain {low} to {high}."
+        f"{left_out}"
     )
 
 

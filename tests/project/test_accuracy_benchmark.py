@@ -652,8 +652,8 @@ class TestPages:
         text = table.tabulate_medians([])
         assert "| **best competitor on each table** | 10 % | 2 of 3 |" in text  # climatology is best on c
         assert "| ngboost | 20 % | 2 of 3 |" in text
-        assert "on the median table with 100 of them or more (nan % to nan %)." in text  # these have 10
-        assert "1 drawn tables are excluded" in text
+        assert "our 90 % intervals contain nan % to nan %." in text  # these have 10
+        assert "Excluded: 1 tables given by other columns." in text
         across = table.tabulate_medians([], across=True)
         assert "| compared with | **best competitor on each table** | ngboost |" in across
         assert "determine the target: given." in table.tabulate_drawn([])
