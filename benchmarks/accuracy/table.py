@@ -345,8 +345,8 @@ def tabulate_medians(records: Sequence[Record], across: bool = False) -> str:
     low, high = (format_share(share) for share in (min(coverages), max(coverages)))
     left_out = f" Excluded: {len(given)} tables given by other columns." if given else ""
     return (
-        f"{table}\n\nWhere {ENOUGH_ROWS} rows or more are held out, our 90 % intervals contain {low} to {high}."
-        f"{left_out}"
+        f"{table}\n\nWhere {ENOUGH_ROWS} rows or more are held out, our 90 % intervals contain {low} to "
+        f"{high}.{left_out}"
     )
 
 
