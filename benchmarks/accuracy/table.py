@@ -343,7 +343,8 @@ def tabulate_medians(records: Sequence[Record], across: bool = False) -> str:
     table = format_table([list(column) for column in zip(*lines, strict=True)] if across else lines)
     coverages = list(summary.coverages.values()) or [math.nan]
     low, high = (format_share(share) for share in (min(coverages), max(coverages)))
-    left_out = f" Excluded: {len(given)} tables given by other columns." if given else ""
+    words = "are excluded, because other columns determine their targets"
+    left_out = f" {len(given)} tables {words}." if given else ""
     return (
         f"{table}\n\nWhere {ENOUGH_ROWS} rows or more are held out, our 90 % intervals contain {low} to "
         f"{high}.{left_out}"

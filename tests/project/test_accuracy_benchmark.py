@@ -653,7 +653,7 @@ class TestPages:
         assert "| **best competitor on each table** | 10 % | 2 of 3 |" in text  # climatology is best on c
         assert "| ngboost | 20 % | 2 of 3 |" in text
         assert "our 90 % intervals contain nan % to nan %." in text  # these have 10
-        assert "Excluded: 1 tables given by other columns." in text
+        assert "1 tables are excluded" in text
         across = table.tabulate_medians([], across=True)
         assert "| compared with | **best competitor on each table** | ngboost |" in across
         assert "determine the target: given." in table.tabulate_drawn([])

@@ -25,8 +25,9 @@ class LevelFunction:
     """A function of x and of the mean m(x) with d outputs: ``of_x`` plus functions of the first means.
 
     Each of ``of_means`` takes as many of the first means as its powers have columns. Several means are
-    functions of the same few inputs, so that rows show their polynomials on a curve only, beside which these
-    may be anything: values are held inside of ``ends`` (2, n_values), the range of those at the fitted rows.
+    functions of the same few inputs, so that the rows determine polynomials in them only along a curve. Off
+    it they can take any value: hence ``ends`` (2, n_values), the range at the fitted rows, outside which no
+    value lies.
     """
 
     of_x: SmoothFunction

@@ -220,8 +220,8 @@ def _classify(column: Any, name: str) -> tuple[tuple[Any, ...], Array]:
             f"{name[:_NAMED]!r} has {len(words)} {'class' if len(words) == 1 else 'classes'}; a categorical "
             f"target can have 2 to {MOST_CLASSES}."
             + (
-                f" Merge rare ones into one class; or, if such as {str(words[0])[:_NAMED]!r} are numbers, "
-                "write them as numbers."
+                " Merge rare ones into one class. If they are numbers, remove all other characters; the "
+                f"first is {str(words[0])[:_NAMED]!r}."
                 if len(words) > MOST_CLASSES
                 else ""
             )

@@ -150,8 +150,9 @@ def _try_laws(
         trials.append(_try_network(recipe, fitted, Network.with_noise(), x, y))
         if merged or _are_better(trials, smooth, CLEARLY):
             return trials, _weigh(trials)
-    if len(x) < MANY:
-        return [*trials, smooth], _weigh([*trials, smooth])  # too few held-out rows to take a network alone
+    if len(x) < MANY:  # too few held-out rows to take a network alone
+        trials.append(smooth)
+        return trials, _weigh(trials)
     return [smooth], np.ones(1)
 
 
