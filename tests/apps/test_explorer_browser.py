@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -359,7 +360,7 @@ def command(*words, **settings):
     try:
         yield process
     finally:
-        process.terminate()
+        process.kill()  # also when it is stopped
         process.communicate()
 
 
@@ -376,19 +377,23 @@ def test_the_first_fit_is_watched_and_then_explored(browser, tmp_path):
             opened.goto(url)
             expect(opened.locator("#training-state")).to_have_text("Waiting for a fit: no epoch yet.")
             assert not opened.is_visible("#inputs")
-            with command(*fit, "--law", "network", "--epochs", 600, "--out", model) as fitting:
+            with command(*fit, "--law", "network", "--epochs", 1000, "--out", model) as fitting:
                 while "A fit is running: epoch" not in (said := opened.inner_text("#training-state")):
                     assert fitting.poll() is None, f"the fit ended unseen ({fitting.returncode}): {said}"
                     opened.wait_for_timeout(50)
+                # The page loads itself anew as soon as there is a model: none comes while we look.
+                fitting.send_signal(signal.SIGSTOP)
+                assert fitting.poll() is None, "the fit ended before it was looked at"
                 opened.wait_for_selector("#curves .main-svg")
                 assert opened.locator("#curves .main-svg").first.bounding_box()["width"] > 1000  # all of it
                 early, _ = line(opened, "curves", "loss")
+                fitting.send_signal(signal.SIGCONT)
                 opened.wait_for_function(
-                    "n => document.getElementById('curves').data[0].x.length > n", arg=len(early)
+                    "n => document.getElementById('curves').data?.[0].x.length > n", arg=len(early)
                 )
                 assert fitting.wait() == 0
             opened.wait_for_selector("#bands .main-svg")
-            expect(opened.locator("#training-state")).to_contain_text("The model on display: epoch 600")
+            expect(opened.locator("#training-state")).to_contain_text("The model on display: epoch 1000")
             place = pd.DataFrame({"heat": [value_of(opened, 0)], "days": [value_of(opened, 1)]})
             mean = load(model).predict(place)[0]
             assert number(opened.inner_text("#mean")) == pytest.approx(mean, rel=1e-3)
