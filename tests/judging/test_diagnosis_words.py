@@ -53,6 +53,18 @@ def test_wrong_outputs_are_not_called_wrong_dependence():
     assert {kind for kind, _ in elsewhere.failures} == {"below", "dependence"}
 
 
+def test_an_error_in_some_rows_only_is_called_that_and_its_rows_are_counted():
+    rng = np.random.default_rng(0)
+    kind = (np.arange(500) < 9).astype(float)[:, None]
+    y, draws = rng.normal(size=500), rng.normal(size=(60, 500))
+    some = diagnose(kind, y * np.where(kind[:, 0] == 1, 9, 1), draws, names=["kind"], random_state=0)
+    assert some.verdict[0].startswith(
+        "Not calibrated everywhere. The draws are too narrow where kind is 1 (9 rows): y"
+    )
+    everywhere = diagnose(kind, 2 * y, draws, names=["kind"], random_state=0)
+    assert everywhere.verdict[0].startswith("Not calibrated. The draws are too narrow: y")
+
+
 def test_regions_of_many_draws_do_not_know_y():
     rng = np.random.default_rng(0)
     y, draws = rng.normal(size=(2000, 1)), rng.normal(size=(60, 2000, 1))

@@ -96,15 +96,16 @@ class Group:
 
     def describe(self, test: str, whose: str = "") -> tuple[str, str]:
         """The kind of error that a failed test reveals, and a sentence; ``whose`` says of which output."""
+        place = "" if self.overall else f"{self.where_clause} ({self.n} rows)"
         if test == "shift":
             kind = "above" if self.shift > 0 else "below"
             size = f"about {abs(self.shift):.2g} SD"
-            return kind, f"The observed y{whose} lies {size} {kind} its draws{self.where_clause}"
+            return kind, f"The observed y{whose} lies {size} {kind} its draws{place}"
         if test == "shape":
             return "shape", f"The draws{whose} have the wrong shape, although their mean and spread are right"
         kind, only = ("narrow", "") if self.spread > 1 else ("wide", "only ")
         ratio = f"{only}{self.spread:.2g} times as widely"
-        return kind, f"The draws{whose} are too {kind}{self.where_clause}: y scatters {ratio}"
+        return kind, f"The draws{whose} are too {kind}{place}: y scatters {ratio}"
 
 
 def describe_place(by: str, values: str) -> str:

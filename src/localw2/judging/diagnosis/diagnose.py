@@ -120,6 +120,11 @@ class Diagnosis:
         A shift that a wrong spread explains is not reported as a wrong mean, nor is a dependence that wrong
         outputs explain, nor a shape that wrong modes explain.
         """
+        return [(kind, words) for _, kind, words in self._findings]
+
+    @property
+    def _findings(self) -> list[tuple[bool, str, str]]:
+        """The failures, and before each whether it is of a region only."""
         found: list[tuple[bool, float, int, str, str]] = []
         for each in self.wrong_modes:
             kind, words = each.describe(self.n_outputs > 1)
@@ -139,10 +144,10 @@ class Diagnosis:
                 side = "more" if pair.excess > 0 else "less"
                 words = f"Outputs {j} and {k} vary together {side} than their draws (p = {pair.adjusted:.2g})"
                 found.append((False, pair.adjusted, j, f"dependence {k}", words))
-        first: dict[tuple[int, str], str] = {}
-        for _, _, output, kind, words in sorted(found):
-            first.setdefault((output, kind), words)
-        return [(kind.split()[0], words) for (_, kind), words in first.items()]
+        first: dict[tuple[int, str], tuple[bool, str]] = {}
+        for regional, _, output, kind, words in sorted(found):
+            first.setdefault((output, kind), (regional, words))
+        return [(regional, kind.split()[0], words) for (_, kind), (regional, words) in first.items()]
 
     def _list_failed(self, group: Group, scattered: bool) -> list[str]:
         """The failed tests of a group that have no other explanation; ``scattered``: the spread failed."""
@@ -197,7 +202,7 @@ class Diagnosis:
     @property
     def verdict(self) -> list[str]:
         """Sentences: the judgement, what is wrong and what to do, the skill, the rows to distrust."""
-        found = self.failures
+        found = self._findings
         # The usual sum of two normal quantiles: what the strictest of Holm's tests finds four times in five.
         reach = (ndtri(1 - LEVEL / (2 * self.n_tests)) + ndtri(0.8)) / math.sqrt(self.n_rows)
         spread = 100 * math.expm1(reach / math.sqrt(2))
@@ -205,9 +210,11 @@ class Diagnosis:
         if not self.valid:
             lines = ["Not valid: the draws share noise between rows. Draw independently for every row."]
         elif found:
-            lines = [f"Not calibrated. {found[0][1]}.", *(f"{words}." for _, words in found[1:4])]
+            everywhere = " everywhere" if all(regional for regional, _, _ in found) else ""
+            lines = [f"Not calibrated{everywhere}. {found[0][2]}."]
+            lines += [f"{words}." for _, _, words in found[1:4]]
             lines += [f"table() lists {len(found) - 4} more findings."] if len(found) > 4 else []
-            lines += list(dict.fromkeys(ADVICE[kind] for kind, _ in found[:4]))
+            lines += list(dict.fromkeys(ADVICE[kind] for _, kind, _ in found[:4]))
             if self._unclear_pairs:
                 lines += ["The dependence between outputs cannot be judged until each is right on its own."]
         elif self.n_rows < checks.FEW_ROWS:
