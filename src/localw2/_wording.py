@@ -48,6 +48,15 @@ def suggest(word: str, known: Iterable[str], otherwise: str = "") -> str:
     return f"{otherwise} {', '.join(names[:_MOST_SHOWN])}{more}." if otherwise else ""
 
 
+def describe_weights(weights: Mapping[str, float]) -> str:
+    """The weights of a law's members in words.
+
+    >>> describe_weights({"balls of y, 5 rows": 0.25, "network": 0.75})
+    '25 % balls of y, 5 rows + 75 % network'
+    """
+    return " + ".join(f"{100 * weight:.0f} % {name}" for name, weight in weights.items())
+
+
 def show_controls(text: str) -> str:
     r"""The text with control characters spelt out, so that a terminal shows and does not obey them.
 

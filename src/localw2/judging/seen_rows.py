@@ -54,6 +54,10 @@ class SeenRows:
             check_count(self.n_rows, "n_rows", self.n_distinct, why="it counts the distinct rows too")
         object.__setattr__(self, "codes", codes)
 
+    def __repr__(self) -> str:
+        kept = "all" if self.is_complete else f"{len(self.codes)} of"
+        return f"SeenRows({kept} {self.n_distinct} distinct rows)"
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, SeenRows) and self._key() == other._key()
 

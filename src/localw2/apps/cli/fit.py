@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from localw2._wording import describe_weights
 from localw2.apps.cli import options
 from localw2.apps.cli.config import Config, keep_settings, settings_path
 from localw2.apps.cli.judge import format_scores, score_rows
@@ -22,7 +23,6 @@ from localw2.apps.cli.outputs import check_outputs, save_or_rescue
 from localw2.apps.cli.running import (
     INTERRUPTED,
     command_line,
-    describe_weights,
     name_next,
     note,
     parse_numbers,

@@ -8,12 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from localw2._wording import to_plain
+from localw2._wording import describe_weights, to_plain
 from localw2.apps.cli import options
 from localw2.apps.cli.config import Config, read_record
 from localw2.apps.cli.outputs import check_outputs
 from localw2.apps.cli.running import (
-    describe_weights,
     name_next,
     parse_numbers,
     print_result,

@@ -200,15 +200,6 @@ def command_line() -> str:
     return shlex.join(["localw2", *sys.argv[1:]])
 
 
-def describe_weights(weights: Mapping[str, float]) -> str:
-    """Put the weights of a law's members into words.
-
-    >>> describe_weights({"balls of y, 5 rows": 0.25, "network": 0.75})
-    '25 % balls of y, 5 rows + 75 % network'
-    """
-    return " + ".join(f"{100 * weight:.0f} % {name}" for name, weight in weights.items())
-
-
 def split_names(text: str | None, known: Sequence[str] = ()) -> list[str]:
     """Split a comma-separated list of names; a name that contains a comma is quoted or is the whole text.
 

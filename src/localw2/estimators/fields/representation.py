@@ -29,6 +29,10 @@ class Components:
     left_out: Array
     remainders: Array
 
+    def __repr__(self) -> str:
+        sizes = f"{len(self.basis)} of {len(self.mean)} numbers"
+        return f"Components({sizes}, {self.error:.2g} of the variance left out)"
+
     @property
     def error(self) -> float:
         """The share of the variance of held-out fields that is left out."""

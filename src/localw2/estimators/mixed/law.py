@@ -45,6 +45,9 @@ class MixedLaw:
     network: LocalW2Regressor | None = None
     of_network: float = 0.0
 
+    def __repr__(self) -> str:
+        return f"MixedLaw({', '.join(self.coding.names)})"
+
     def sample(self, x: Array, n_samples: int, rng: np.random.Generator) -> tuple[Array, Array]:
         """Independent draws: numbers (S, N, d_n) and codes (S, N, d_c)."""
         parts = []

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast, final
 import numpy as np
 
 from localw2._validation import Array
+from localw2._wording import describe_weights
 from localw2.estimators.regression.member import PREDICTION_DRAWS
 from localw2.judging.conformal import (
     LARGEST_SCORE,
@@ -55,6 +56,9 @@ class ConditionalLaw:
         assert self.weights.shape == (len(self.members),)
         assert (self.weights >= 0).all()
         assert np.isclose(self.weights.sum(), 1)
+
+    def __repr__(self) -> str:
+        return f"ConditionalLaw({describe_weights(self.named_weights)})"
 
     @property
     def network(self) -> NetworkMember | None:
