@@ -51,8 +51,8 @@ def suggest(word: str, known: Iterable[str], otherwise: str = "") -> str:
 def describe_weights(weights: Mapping[str, float]) -> str:
     """The weights of a law's members in words.
 
-    >>> describe_weights({"balls of y, 5 rows": 0.25, "network": 0.75})
-    '25 % balls of y, 5 rows + 75 % network'
+    >>> describe_weights({"residuals of all rows": 0.25, "network": 0.75})
+    '25 % residuals of all rows + 75 % network'
     """
     return " + ".join(f"{100 * weight:.0f} % {name}" for name, weight in weights.items())
 

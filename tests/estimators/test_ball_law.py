@@ -190,8 +190,8 @@ class TestCommonDraws:
 
 class TestSettings:
     def test_names(self):
-        assert BallLaw(7).name == "balls of residuals, 7 rows"
-        assert BallLaw(on="outcomes").name == "balls of y, 5 rows"
+        assert BallLaw(7).name == "residuals of similar rows (7 or more per tree)"
+        assert BallLaw(on="outcomes").name == "y of similar rows (5 or more per tree)"
 
     def test_min_rows_and_trees_are_kept_to(self):
         for min_rows, n_trees in ((3, 4), (25, 9)):
@@ -207,7 +207,7 @@ class TestSettings:
     def test_a_law_of_one_kind_of_balls_has_all_the_weight(self):
         x, y = rows(60)
         model = LocalW2Regressor(BallLaw(6, 10), random_state=0).fit(x, y[:, 0])
-        assert model.weights_ == {"balls of residuals, 6 rows": 1.0}
+        assert model.weights_ == {"residuals of similar rows (6 or more per tree)": 1.0}
         for name in ("model_", "fit_", "delta_", "norm_", "selection_", "plan_"):
             with pytest.raises(AttributeError, match="network"):
                 getattr(model, name)
@@ -384,4 +384,4 @@ def test_a_ball_of_all_rows_is_called_that():
     model = LocalW2Regressor("balls", random_state=0).fit(x, rng.normal(size=120))
     assert sum(model.weights_.values()) == pytest.approx(1)
     assert not [name for name in model.weights_ if "160" in name or "640" in name]
-    assert model.weights_["balls of residuals, all rows"] > 0.2  # of pure noise
+    assert model.weights_["residuals of all rows"] > 0.2  # of pure noise

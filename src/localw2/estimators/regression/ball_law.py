@@ -51,8 +51,10 @@ class BallLaw:
     @property
     def name(self) -> str:
         """What ``weights_`` calls it."""
-        size = "all" if self.min_rows >= ALL_ROWS else self.min_rows
-        return f"balls of {'y' if self.on == 'outcomes' else 'residuals'}, {size} rows"
+        drawn = "y" if self.on == "outcomes" else "residuals"
+        if self.min_rows >= ALL_ROWS:
+            return f"{drawn} of all rows"
+        return f"{drawn} of similar rows ({self.min_rows} or more per tree)"
 
 
 def learn_balls(
