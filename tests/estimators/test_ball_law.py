@@ -199,6 +199,18 @@ class TestSettings:
             assert member.balls.forest.n_trees == n_trees
             assert member.balls.counts.min() >= min_rows
 
+    @pytest.mark.parametrize("far", [1e8, 1.7e9, -1e12])  # of seconds since 1970, say
+    def test_balls_do_not_depend_on_where_zero_is(self, far):
+        """Trees grow in single precision, which has no digits for a small range far from 0."""
+        rng = np.random.default_rng(0)
+        x = np.round(rng.uniform(0, 50, (500, 1)) * 64) / 64  # exact with the offset as well
+        y = np.where(x[:, 0] > 25, 3, 0.3) * rng.normal(size=500)
+        near, moved = (
+            LocalW2Regressor("balls", base=None, random_state=0).fit(x + offset, y) for offset in (0.0, far)
+        )
+        spread = near.predict(x, return_std=True)[1]
+        np.testing.assert_allclose(moved.predict(x + far, return_std=True)[1], spread, rtol=0.1)
+
     def test_more_rows_than_there_are(self):
         x, y = rows(12)
         model = LocalW2Regressor(BallLaw(min_rows=50), base=None, random_state=0).fit(x, y[:, 0])

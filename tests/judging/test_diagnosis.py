@@ -273,7 +273,14 @@ def test_less_skill_than_without_inputs_is_said():
     found = diagnose(x, rng.normal(size=500), rng.normal(2 * noise, size=(50, 500)), random_state=0)
     assert found.skill < -2 * found.skill_error
     assert any("% higher" in line and "improvement" not in line for line in found.verdict)
-    assert any("worse than no model" in line for line in found.verdict)
+    assert any("worse than no model here" in line for line in found.verdict)
+
+
+def test_less_skill_because_of_a_wrong_spread_is_not_blamed_on_x():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=1000)
+    found = diagnose(x, np.where(x > 0.7, 3, 0.5) * rng.normal(size=1000), rng.normal(3, 1, size=(50, 1000)))
+    assert any("worse than no model here, because of what is named above" in line for line in found.verdict)
 
 
 @pytest.mark.parametrize("factor", [0.5, 1.0, 2.0])

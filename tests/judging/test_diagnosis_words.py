@@ -59,7 +59,7 @@ def test_an_error_in_some_rows_only_is_called_that_and_its_rows_are_counted():
     y, draws = rng.normal(size=500), rng.normal(size=(60, 500))
     some = diagnose(kind, y * np.where(kind[:, 0] == 1, 9, 1), draws, names=["kind"], random_state=0)
     assert some.verdict[0].startswith(
-        "Not calibrated everywhere. The draws are too narrow where kind is 1 (9 rows): y"
+        "Not calibrated in some regions. The draws are too narrow where kind is 1 (9 rows): y"
     )
     everywhere = diagnose(kind, 2 * y, draws, names=["kind"], random_state=0)
     assert everywhere.verdict[0].startswith("Not calibrated. The draws are too narrow: y")

@@ -211,6 +211,56 @@ def test_far_rows_end_in_numbers(settings):
         assert yhat.grad.isfinite().all()
 
 
+def slope(y, yhat, hoods, weights=None, **settings):
+    draws = yhat.clone().requires_grad_()
+    Objective(y, hoods, Sinkhorn(**settings), sample_weight=weights)(draws).backward()
+    return draws.grad
+
+
+@pytest.mark.filterwarnings("ignore:The plans of")  # of one seed and the small tolerance
+@pytest.mark.parametrize("debiased", [False, True])
+@pytest.mark.parametrize("precision", [torch.float64, torch.float32])
+@pytest.mark.parametrize(("epsilon", "tails"), [(0.1, 100.0), (1.0, 1.0), (0.02, 3.0)])
+def test_the_default_gradient_of_weighted_rows_is_that_of_a_small_tolerance(
+    epsilon, tails, precision, debiased
+):
+    """Kernels of heavy tails and unequal weights leave the range of single precision."""
+    for seed in (60, 65, 103):
+        rng = np.random.default_rng(seed)
+        y = torch.tensor(rng.standard_t(tails, (100, 5)))
+        yhat = torch.tensor(rng.standard_t(tails, (3, 100, 5)))
+        weights = 10 ** rng.uniform(-4, 0, 100)
+        hoods = Neighborhoods.whole(100)
+        exact = slope(y, yhat, hoods, weights, epsilon=epsilon, debiased=debiased, tolerance=1e-8)
+        found = slope(y.to(precision), yhat.to(precision), hoods, weights, epsilon=epsilon, debiased=debiased)
+        assert (found - exact).norm() < 1e-3 * exact.norm()
+
+
+@pytest.mark.parametrize("share", [1e-7, 1e-9, 1e-11, 1e-14])
+def test_a_far_cluster_of_hardly_any_weight_has_a_gradient(share):
+    """Its rows go to each other: a shift of them by .01 has the slope 2 * .01 times their weight."""
+    for precision in (torch.float64, torch.float32):
+        rng = np.random.default_rng(8)
+        y = torch.tensor(rng.normal(size=(40, 1)), dtype=precision)
+        y[:3] = 300.0 + torch.tensor([[-0.25], [0.0], [0.25]])
+        yhat = torch.tensor(rng.normal(size=(40, 1)), dtype=precision)
+        yhat[:3] = y[:3] + 0.0625
+        weights = np.ones(40)
+        weights[:3] = share
+        found = slope(y, yhat, Neighborhoods.whole(40), weights, epsilon=1.0)
+        assert found.isfinite().all()
+        total = float(found[:3].sum()) / (3 * share) * 37
+        assert total == pytest.approx(2 * 0.0625, rel=0.05)
+
+
+@pytest.mark.parametrize("unit", [1e-120, 1e-44, 1e40, 1e100])
+def test_the_unit_of_double_precision_does_not_matter(unit):
+    rng = np.random.default_rng(3)
+    y, yhat = (torch.tensor(part) for part in rng.normal(size=(2, 30, 2)))
+    hoods = Neighborhoods.whole(30)
+    torch.testing.assert_close(slope(unit * y, unit * yhat, hoods) / unit, slope(y, yhat, hoods))
+
+
 @pytest.mark.parametrize("unit", [1e-24, 1e-6, 1.0, 1e15])
 def test_the_unit_of_single_precision_does_not_matter(unit):
     rng = np.random.default_rng(3)
@@ -260,7 +310,12 @@ def test_a_far_row_of_another_ball_changes_no_digit():
 
 @pytest.mark.parametrize(
     ("settings", "words"),
-    [({"epsilon": 0}, "epsilon"), ({"epsilon": float("nan")}, "epsilon"), ({"tolerance": 1}, "tolerance")],
+    [
+        ({"epsilon": 1e7}, "1e6"),
+        ({"epsilon": 0}, "epsilon"),
+        ({"epsilon": float("nan")}, "epsilon"),
+        ({"tolerance": 1}, "tolerance"),
+    ],
 )
 def test_bad_settings_are_refused(settings, words):
     with pytest.raises(ValueError, match=words):

@@ -203,12 +203,14 @@ class Sinkhorn(Discrepancy):
     :math:`T_\varepsilon` is the least cost :math:`|y_i - \hat y_j|^2` of a plan plus :math:`\varepsilon`
     times its entropy relative to independence. The divergence is 0 only for equal samples; it tends to the
     squared W2 for small ``epsilon``, and to the squared distance of the means for a large one. ``epsilon`` is
-    in units of the mean squared distance between the observed rows of a ball.
+    in units of the mean squared distance between the observed rows of a ball, and at most 1e6: beyond it the
+    divergence is the difference of numbers that are equal up to rounding.
 
     With ``debiased``, half the divergence between the model's own draws is subtracted, as in ``SquaredW2``.
     The iterations stop when the margins of all plans are right within ``tolerance``; the value's error is of
-    the order of its square. They are in single precision if y is, or if the tolerance is 1e-3 or more, and
-    in double precision otherwise.
+    the order of its square. They are in single precision if y is, or if the tolerance is 1e-3 or more, and in
+    double precision otherwise; also where numbers are too far apart for single precision. The gradient is
+    summed in single precision, with an error of 1e-7 to 1e-4, unless the tolerance is below 1e-6.
     """
 
     takes_weights = True
@@ -219,8 +221,8 @@ class Sinkhorn(Discrepancy):
 
     def __post_init__(self) -> None:
         check_flag(self.debiased, "debiased")
-        words = "a positive number: the smoothing, in units of the ball's mean squared distance"
-        check_number(self.epsilon, "epsilon", lambda e: 0 < e < math.inf, words)
+        words = "a positive number up to 1e6: the smoothing, in units of the ball's mean squared distance"
+        check_number(self.epsilon, "epsilon", lambda e: 0 < e <= 1e6, words)
         words = "a number between 0 and 1: how far the margins of a plan may be off"
         check_number(self.tolerance, "tolerance", lambda t: 0 < t < 1, words)
 

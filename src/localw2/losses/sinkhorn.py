@@ -52,6 +52,8 @@ LONGEST = 10.0  # change of f and g together in one step, in units of epsilon
 ROUNDING = 1e-12  # of a dual, by which it may seem to fall
 JITTER = 1e-13  # of the diagonal, so that rounding does not make a plan's curvature negative
 FEW_OUTPUTS = 4  # up to which distances are summed output by output, which loses no digits
+TAME = 1e18  # largest number of a kernel, and
+TAME_LOG = 20.0  # of the logarithms of u and v, up to which single precision holds their products
 
 
 @final
@@ -82,8 +84,16 @@ class WeightedSinkhorn(PairwiseLoss):
     def _ball_losses(
         self, y: Tensor, yhat: Tensor, inside: Tensor, sizes: Tensor, counts: Tensor
     ) -> tuple[Tensor, Tensor]:
-        draws = len(yhat)
         scaled = self.prepare([y, *yhat], inside)
+        found = self._compare(scaled, len(yhat))
+        if found is None:
+            found = self._compare(self.prepare([y, *yhat], inside, torch.float64), len(yhat))
+            assert found is not None
+        losses, slopes = found
+        return (losses * scaled.epsilon).to(y), slopes.finish(y.dtype)
+
+    def _compare(self, scaled: _Scaled, draws: int) -> tuple[Tensor, _Slopes] | None:
+        """Losses (n,) in units of epsilon and their slopes; None where single precision does not do."""
         losses = torch.zeros_like(scaled.epsilon)
         slopes = _Slopes(scaled, torch.float32 if self.tolerance >= SINGLE else torch.float64)
         terms = pairings(draws, self.debiased)
@@ -94,15 +104,22 @@ class WeightedSinkhorn(PairwiseLoss):
             for k, (s, _) in enumerate(within):
                 slopes.add(plan.of_pair(k), s, s, -1 / draws)
         costs, plan = self._transport(scaled, [(left, right) for left, right, _ in terms])
+        if plan is None:
+            return None
         losses += torch.tensor([factor for *_, factor in terms]).to(costs) @ costs
         for k, (left, right, factor) in enumerate(terms):
             slopes.add(plan.of_pair(k), left, right, factor)
             if right:  # y is given
                 slopes.add(plan.of_pair(k).flip(), right, left, factor)
-        return (losses * scaled.epsilon).to(y), slopes.finish().to(y)
+        return losses, slopes
 
-    def prepare(self, samples: Sequence[Tensor], inside: Tensor) -> _Scaled:
-        """Samples (n, w, d), observed ones first, in the unit and in the precision of the iterations."""
+    def prepare(
+        self, samples: Sequence[Tensor], inside: Tensor, precision: torch.dtype = torch.float32
+    ) -> _Scaled:
+        """Samples (n, w, d), observed ones first, in the unit and in the precision of the iterations.
+
+        That is at least the ``precision``, and double where numbers are too wide for single precision.
+        """
         mass = inside.double()
         mass = mass / mass.sum(1, keepdim=True)
         precise = [one.double() for one in samples]
@@ -114,7 +131,8 @@ class WeightedSinkhorn(PairwiseLoss):
         single = samples[0].dtype == torch.float32 or self.tolerance >= ROUGH
         if single and self.tolerance >= SINGLE and self.epsilon <= SMOOTHEST:
             narrow = (lengths < WIDEST * epsilon[:, None]) | (mass == 0)
-            precision = torch.float32 if bool(narrow.all()) else torch.float64
+            if not bool(narrow.all()):
+                precision = torch.float64
         else:
             precision = torch.float64
         n, w, d = samples[0].shape
@@ -142,10 +160,13 @@ class WeightedSinkhorn(PairwiseLoss):
         else:
             to_rows = _multiply(mass * u, kernel)
         dual = (2 * mass * u.log()).double().sum(1) + 1 - (mass * u * to_rows).double().sum(1)
-        return dual.unflatten(0, (len(pairs), -1)), _Plan(kernel, mass * u, mass * u, len(pairs))
+        return dual.unflatten(0, (len(pairs), -1)), _Plan(kernel, u, u, mass, len(pairs))
 
-    def _transport(self, scaled: _Scaled, pairs: list[tuple[int, int]]) -> tuple[Tensor, _Plan]:
-        """The smoothed costs (k, n) and plans of k ``pairs`` of samples."""
+    def _transport(self, scaled: _Scaled, pairs: list[tuple[int, int]]) -> tuple[Tensor, _Plan | None]:
+        """The smoothed costs (k, n) and plans of k ``pairs`` of samples.
+
+        There are no plans where they need double precision and samples are in single precision.
+        """
         mass = scaled.mass.repeat(len(pairs), 1)
         exponents = scaled.compute_exponents(pairs)
         heats = _list_heats(exponents)
@@ -163,22 +184,29 @@ class WeightedSinkhorn(PairwiseLoss):
             light = kernel.float()  # the same if the iterations are in single precision
             log_u, log_v, done = self._iterate(kernel, light, mass, turns)
             f, g = f + heat * log_u, g + heat * log_v
-        left, right = mass * log_u.exp(), mass * log_v.exp()
         rest = (~done).nonzero()[:, 0]
         if len(rest):
-            plan = kernel[rest] * left[rest][:, :, None] * right[rest][:, None]
+            left, right = ((mass * log.exp())[rest] for log in (log_u, log_v))
+            plan = kernel[rest] * left[:, :, None] * right[:, None]
             wanted = mass[rest].double()
             wanted /= wanted.sum(1, keepdim=True)  # single precision leaves a sum that is not quite 1
-            found = self._finish(plan.double(), wanted)
-            kernel[rest], more_f, more_g = (part.to(f) for part in found)
+            plan, more_f, more_g = self._finish(plan.double(), wanted)
+            apart = _finite(1 / wanted)
+            kernel[rest] = (plan * apart[:, :, None] * apart[:, None]).to(kernel)
             light[rest] = kernel[rest].float()
-            f[rest] += more_f
-            g[rest] += more_g
-            left[rest] = right[rest] = 1.0
-        total = (right * _multiply(left, kernel)).double().sum(1)
-        dual = (mass * (f + g)).double().sum(1) + 1 - total
-        rounded = light if self.tolerance >= SINGLE else kernel
-        return dual.unflatten(0, (len(pairs), -1)), _Plan(rounded, left, right, len(pairs))
+            f[rest] += more_f.to(f)
+            g[rest] += more_g.to(g)
+            log_u[rest] = log_v[rest] = 0.0
+        u, v = log_u.exp(), log_v.exp()
+        total = (mass * v * _multiply(mass * u, kernel)).double().sum(1)
+        dual = ((mass * (f + g)).double().sum(1) + 1 - total).unflatten(0, (len(pairs), -1))
+        largest = torch.maximum(log_u.abs().amax(), log_v.abs().amax())
+        # Kernels of one heat are at most 1.
+        tame = bool(largest < TAME_LOG) and ((len(heats) == 1 and not len(rest)) or bool(light.amax() < TAME))
+        if not tame and kernel.dtype == torch.float32:
+            return dual, None
+        rounded = light if tame and self.tolerance >= SINGLE else kernel
+        return dual, _Plan(rounded, u, v, mass, len(pairs))
 
     def _iterate(
         self, kernel: Tensor, light: Tensor, mass: Tensor, turns: int
@@ -364,21 +392,25 @@ class _Scaling:
 @final
 @dataclass(frozen=True)
 class _Plan:
-    """Plans left * kernel * right of ``pairs`` pairs of samples, one after the other; never made whole."""
+    """Plans of ``pairs`` pairs of samples, one after the other; never made whole.
+
+    The share of the mass of row i that goes to row j is u_i kernel_ij v_j mass_j.
+    """
 
     kernel: Tensor
-    left: Tensor
-    right: Tensor
+    u: Tensor
+    v: Tensor
+    mass: Tensor
     pairs: int = 1
 
     def of_pair(self, k: int) -> _Plan:
         """The plans of one pair."""
-        parts = (part.unflatten(0, (self.pairs, -1))[k] for part in (self.kernel, self.left, self.right))
-        return _Plan(*parts)
+        parts = (self.kernel, self.u, self.v, self.mass)
+        return _Plan(*(part.unflatten(0, (self.pairs, -1))[k] for part in parts))
 
     def flip(self) -> _Plan:
         """The plans of the way back."""
-        return _Plan(self.kernel.mT, self.right, self.left, self.pairs)
+        return _Plan(self.kernel.mT, self.v, self.u, self.mass, self.pairs)
 
 
 @final
@@ -386,25 +418,28 @@ class _Slopes:
     r"""The gradient of costs in all samples, :math:`2\sum_j P_{ij} (a_i - b_j)` of each plan P from a to b.
 
     Its sums, over j of :math:`P_{ij} b_j` and in the last column of :math:`P_{ij}`, have as many digits as a
-    gradient needs.
+    gradient needs. They are of the shares of each row's mass, which no unit and no weight makes large.
     """
 
     def __init__(self, scaled: _Scaled, precision: torch.dtype) -> None:
-        self._samples, self._root = scaled.samples, scaled.epsilon.sqrt()
+        self._samples = scaled.samples
+        self._unit = 2 * scaled.mass * scaled.epsilon.sqrt()[:, None]
         self._sums = torch.zeros_like(scaled.samples, dtype=precision)
 
     def add(self, plan: _Plan, left: int, right: int, factor: float) -> None:
         """Add the cost of a plan from sample ``left`` to ``right``, times a factor, in the former."""
-        precision = self._sums.dtype
-        moved = (self._samples[right] * plan.right[..., None]).to(precision)
-        weights = (2 * factor * plan.left * self._root[:, None]).to(precision)
-        self._sums[left].addcmul_(torch.bmm(plan.kernel.to(precision), moved), weights[..., None])
+        moved = (self._samples[right] * (plan.v * plan.mass)[..., None]).to(plan.kernel)
+        shares, u = torch.bmm(plan.kernel, moved), (factor * plan.u)[..., None].to(plan.kernel)
+        if plan.kernel.dtype == self._sums.dtype:
+            self._sums[left].addcmul_(shares, u)
+        else:  # shares alone may be too large for single precision
+            self._sums[left] += shares.mul_(u)
 
-    def finish(self) -> Tensor:
-        """The gradient in all samples but the first."""
+    def finish(self, precision: torch.dtype) -> Tensor:
+        """The gradient in all samples but the first, in the unit and the precision of the outputs."""
         samples, sums = self._samples[1:, ..., :-1], self._sums[1:]
-        gradient: Tensor = samples * sums[..., -1:] - sums[..., :-1]
-        return gradient
+        gradient = (samples * sums[..., -1:] - sums[..., :-1]).to(precision)
+        return gradient.mul_(self._unit[..., None].to(precision))
 
 
 def _find_scale(lengths: Tensor, mass: Tensor) -> Tensor:

@@ -19,6 +19,8 @@ _COLUMNS = 1.0  # of the columns, which a split may choose from; its threshold i
 _LEVELS, _FEW_OUTPUTS = (1 / 6, 2 / 6, 3 / 6, 4 / 6, 5 / 6), 4  # of those thresholds, and outputs up to which
 _WORTH_THREADS = 20_000  # numbers in a table from which on trees grow faster at the same time
 _AT_A_TIME = 1 << 22  # rows times trees that are led down at once
+_FAR = 1e4  # times its range that a column may be from 0: trees grow in single precision, whose digits end
+_HUGE = 1e30  # numbers of single precision, whose exponents end
 
 
 @final
@@ -70,7 +72,9 @@ class Forest:
         codes = CategoryCodes({})
         if categorical:
             codes = CategoryCodes.by_mean(x, target[:, 0], categorical, weights)
-        numbers = (codes.apply(x) if categorical else x).astype(np.float32)
+        numbers = codes.apply(x) if categorical else x
+        center, unit = _place(numbers)
+        numbers = ((numbers - center) / unit).astype(np.float32)
         seeds = np.random.SeedSequence([seed, 11]).spawn(n_trees)
         jobs = 1 if numbers.size < _WORTH_THREADS else -1 if n_jobs is None else n_jobs
         missing = bool(np.isnan(numbers).any())
@@ -91,11 +95,13 @@ class Forest:
             np.where(leaf, -1, starts + np.concatenate([part[side] for part in nodes])).astype(np.int32)
             for side in ("left_child", "right_child")
         )
+        threshold = np.concatenate([tree.threshold for tree in trees]).astype(np.float64)
+        threshold[~leaf] = threshold[~leaf] * unit[feature[~leaf]] + center[feature[~leaf]]
         return cls(
             codes,
             roots.astype(np.int32),
             np.where(leaf, -1, feature).astype(np.int32),
-            np.concatenate([tree.threshold for tree in trees]).astype(np.float64),
+            threshold,
             left,
             right,
             np.concatenate([part["missing_go_to_left"] for part in nodes]).astype(bool),
@@ -133,7 +139,7 @@ class Forest:
 
         With ``may_enter`` (M,) a row stops above the first node that it may not enter.
         """
-        numbers = self.codes.apply(x).astype(np.float32)
+        numbers = self.codes.apply(x)
         step = max(1, _AT_A_TIME // self.n_trees)
         parts = [self._lead_down(numbers[i : i + step], may_enter) for i in range(0, len(x), step)]
         return np.concatenate(parts) if parts else np.empty((0, self.n_trees), np.int32)
@@ -153,6 +159,22 @@ class Forest:
             node[moving] = below
             moving = moving[self.feature[below] >= 0]
         return node.reshape(len(x), self.n_trees)
+
+
+def _place(x: Array) -> tuple[Array, Array]:
+    """Center and unit (p,) in which single precision tells the numbers of each column apart: 0 and 1 mostly.
+
+    >>> _place(np.array([[0.0, 1.7e9, 1e45], [9.0, 1.7e9 + 8, 3e45]]))
+    (array([0.0e+00, 1.7e+09, 2.0e+45]), array([1.e+00, 8.e+00, 2.e+45]))
+    """
+    present = np.where(np.isnan(x), 0.0, x), ~np.isnan(x)
+    low = np.min(present[0], axis=0, where=present[1], initial=np.inf)
+    high = np.max(present[0], axis=0, where=present[1], initial=-np.inf)
+    varies = high > low
+    width = np.where(varies, high - low, 1.0)
+    reach = np.where(varies, np.maximum(np.abs(low), np.abs(high)), 0.0)
+    moved = varies & ((reach > _FAR * width) | (reach > _HUGE) | (width < 1 / _HUGE))
+    return np.where(moved, low + width / 2, 0.0), np.where(moved, width, 1.0)
 
 
 def _grow_tree(

@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 _MEAN_ADVICE = "Improve the mean (base regressor, inputs), and check for drift since the training data."
 ADVICE = {
     "narrow": (
-        "Widen them: use calibrate=True or, with a network, more rows per ball (delta), the debiased loss or "
-        "fewer epochs."
+        "Widen them: use calibrate=True (--calibrate) or, with a network, more rows per ball (delta), the "
+        "debiased loss or fewer epochs."
     ),
     "wide": (
-        "Narrow them: improve the mean, use calibrate=True or, with a network, reduce delta (a slope inside "
-        "a ball counts as spread)."
+        "Narrow them: improve the mean, use calibrate=True (--calibrate) or, with a network, reduce delta (a "
+        "slope inside a ball counts as spread)."
     ),
     "above": _MEAN_ADVICE,
     "below": _MEAN_ADVICE,
@@ -210,8 +210,9 @@ class Diagnosis:
         if not self.valid:
             lines = ["Not valid: the draws share noise between rows. Draw independently for every row."]
         elif found:
-            everywhere = " everywhere" if all(regional for regional, _, _ in found) else ""
-            lines = [f"Not calibrated{everywhere}. {found[0][2]}."]
+            regional = all(of_region for of_region, _, _ in found)
+            judgement = "Not calibrated in some regions" if regional else "Not calibrated"
+            lines = [f"{judgement}. {found[0][2]}."]
             lines += [f"{words}." for _, _, words in found[1:4]]
             lines += [f"table() lists {len(found) - 4} more findings."] if len(found) > 4 else []
             lines += list(dict.fromkeys(ADVICE[kind] for _, kind, _ in found[:4]))
@@ -237,8 +238,10 @@ class Diagnosis:
         doubt = ", not a clear improvement" if abs(self.skill) <= 2 * self.skill_error else ""
         lines = [f"The {score} is {side} that of {self.base} (+- {100 * self.skill_error:.2g} %{doubt})."]
         if self.skill < -2 * self.skill_error:
-            why = "x may say nothing about y, or the fit had too few rows"
-            lines.append(f"So the model is worse than no model here: {why}.")
+            why = ": x may say nothing about y, or the fit had too few rows"
+            if self._findings:
+                why = ", because of what is named above"
+            lines.append(f"So the model is worse than no model here{why}.")
         return lines
 
     def _describe_inputs(self) -> list[str]:
