@@ -363,6 +363,54 @@ def test_files_come_back_bit_for_bit_and_damaged_ones_are_refused(tmp_path, fitt
             load(tmp_path / "bad")
 
 
+PLAIN = LocalW2Regressor(law="balls", base=None)  # one that is fitted quickly
+
+
+@pytest.mark.parametrize("calibrate", [False, True])
+@pytest.mark.parametrize("own_points", [False, True])
+@pytest.mark.parametrize("grid", [None, T.astype(np.float32), list(T)])
+@pytest.mark.filterwarnings("ignore:regressor is not stored")
+def test_fields_in_single_precision_are_stored_and_refitted_on_their_grid(
+    tmp_path, grid, own_points, calibrate
+):
+    x, fields = make_fields(60, 8)
+    single, points = fields.astype(np.float32), [T.astype(np.float32)] * len(fields)
+    model = LocalW2FieldRegressor(PLAIN, grid=grid, calibrate=calibrate, random_state=0)
+    model.fit(x, *(([*single], points) if own_points else (single,)))
+    model.save(tmp_path / "model")
+    loaded = load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict_band(x), model.predict_band(x))
+    again = loaded.get_params()["grid"]
+    if grid is None:
+        assert again is None
+    else:
+        np.testing.assert_array_equal(again, np.asarray(grid, float))
+
+
+@pytest.mark.filterwarnings("ignore:regressor is not stored")
+def test_files_that_hold_single_precision_are_read(tmp_path):
+    x, fields = make_fields(60, 8)
+    model = LocalW2FieldRegressor(PLAIN, grid=T, random_state=0).fit(x, fields)
+    stored = model.to_stored()
+    single = {name: stored.tensors[name].float() for name in ("mean", "basis", "remainders", "grid")}
+    write(tmp_path / "old", Stored(stored.kind, stored.settings, stored.tensors | single, stored.regressors))
+    np.testing.assert_allclose(load(tmp_path / "old").predict(x), model.predict(x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("unit", "word"), [(1e-170, "vanish"), (1e160, "overflow")])
+def test_units_whose_squares_are_no_numbers_are_named(unit, word):
+    x, fields = make_fields(60, 8)
+    for arguments in ((unit * fields,), ([*(unit * fields)], [T] * 60)):
+        with pytest.raises(ValueError, match=f"^Y .*{word}"):
+            LocalW2FieldRegressor(PLAIN).fit(x, *arguments)
+    fading = fields * np.exp(-300 * T)  # a single point may be as small as it likes
+    found, wanted = (
+        LocalW2FieldRegressor(PLAIN, random_state=0).fit(x, one).predict(x)
+        for one in (fading, np.where(np.arange(30) < 25, fading, 0.0))
+    )
+    np.testing.assert_allclose(found, wanted, atol=1e-9)
+
+
 def test_misuse_is_named(fitted):
     x = np.zeros((20, 1))
     with pytest.raises(ValueError, match="points"):

@@ -31,6 +31,7 @@ _PURPOSE = 34
 _BALLS = (2, 5, 40, 160, 640, ALL_ROWS)  # rows of balls in the default law
 # The name of held-out distances in files, and that of those in units of one SD for both sides.
 _BAND_SCORES, _EVEN_BAND_SCORES = "band_distances", "band_scores"
+_GIVEN_GRID = "given_grid"  # the name of the setting in files, beside that of the fit
 _INNER = "law:"  # before the names of what the regressor of the scores stores
 
 
@@ -148,6 +149,7 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
             grid = None if self.grid is None else _read_grid(self.grid, shape)
         else:
             values, places = read_curves(Y, points)
+            _check_unit(np.concatenate(values))
             x, columns, reader = _read_inputs(X, np.array([y.mean() for y in values]))
             everywhere = np.concatenate(places)
             ends = everywhere.min(), everywhere.max()
@@ -272,8 +274,7 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
                 "default unless you set it.",
                 stacklevel=3,
             )
-        if parameters["grid"] is not None:
-            parameters["grid"] = None
+        given, parameters["grid"] = parameters["grid"], None  # a tensor, unlike other settings
         plain = {
             "parameters": stored_values.store_parameters(parameters),
             "inner": inner.settings,
@@ -298,6 +299,8 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
             arrays |= smooth
         if self.grid_ is not None:
             arrays["grid"] = self.grid_
+        if given is not None:
+            arrays[_GIVEN_GRID] = _read_grid(given, None)
         if self.band_scores_ is not None:
             arrays[_EVEN_BAND_SCORES if self._even_bands else _BAND_SCORES] = self.band_scores_
         if self._band_weights is not None:
@@ -314,10 +317,17 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
 
     @classmethod
     def _from_stored(cls, stored: Stored) -> LocalW2FieldRegressor:
-        plain, tensors = stored.settings, stored.tensors
+        plain = stored.settings
+        # Fits to fields in single precision were once stored as they were.
+        tensors = {
+            name: tensor if name.startswith(_INNER) or tensor.dtype != torch.float32 else tensor.double()
+            for name, tensor in stored.tensors.items()
+        }
         estimator = cls()
         parameters = stored_values.restore_parameters(plain["parameters"])
-        stored_values.set_stored_parameters(estimator, parameters | {"regressor": None, "grid": None})
+        given = tensors.get(_GIVEN_GRID)
+        grid = None if given is None else stored_values.sized_array(_GIVEN_GRID, given, len(given))
+        stored_values.set_stored_parameters(estimator, parameters | {"regressor": None, "grid": grid})
         whole = stored_values.whole_number
         p = whole(plain["n_features"], 1, stored_values.MOST_COLUMNS)
         columns = Columns.from_stored(plain["table"], p, plain["feature_names"])
@@ -366,7 +376,7 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
                 "the fields in Y have different sizes. Curves that are measured at points of their own need "
                 "points=[...], their places."
             )
-        fields = as_array(Y, "Y", missing=True)
+        fields = as_array(Y, "Y", missing=True).astype(np.float64, copy=False)
         if fields.ndim < 2 or fields[0].size < 2:
             raise ValueError(f"Y has shape {fields.shape}; expected (N, G) or (N, H, W): a field a row.")
         if np.isnan(fields).any():
@@ -376,6 +386,7 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
             )
         if len(fields) < 10:
             raise ValueError(f"Y has {len(fields)} fields; at least 10 are needed to hold some out.")
+        _check_unit(fields)
         return fields.reshape(len(fields), -1), fields.shape[1:]
 
     def _numbers(self, X: Any) -> Array:
@@ -492,8 +503,13 @@ def _read_inputs(X: Any, y: Array) -> tuple[Array, Columns, LocalW2Regressor]:
     return x, columns, reader
 
 
+def _check_unit(values: Array) -> None:
+    """Raise where squares of outcomes would overflow or vanish; some points of a field may be tiny."""
+    settings.check_range(values.reshape(-1, 1), "Y")
+
+
 def _read_grid(grid: Any, shape: tuple[int, ...] | None) -> Array:
-    found = as_array(grid, "grid").ravel()
+    found = as_array(grid, "grid").ravel().astype(np.float64, copy=False)
     if shape is not None and (len(shape) != 1 or len(found) != shape[0]):
         raise ValueError(f"grid has {len(found)} points, and a field has the shape {shape}; they must agree.")
     if len(found) < 2 or not (np.diff(found) > 0).all():
