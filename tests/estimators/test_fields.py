@@ -150,6 +150,22 @@ def test_a_spread_beside_the_means_of_the_fit_is_one_that_was_seen():
     np.testing.assert_allclose((standardised**2).mean(0), 1, atol=0.1)
 
 
+def test_no_variance_is_larger_than_all_squares_of_residuals():
+    """In skewed fields few rows have nearly all of the spread, and smooth logarithms overshoot there."""
+    ratios = []
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        x, shapes = rng.normal(size=(60, 1)), rng.normal(size=(3, 20))
+        fields = np.exp(0.7 * (np.sin(x) + rng.normal(size=(60, 3)) * (1 + 0.3 * x**2)) @ shapes)
+        scores = Components.learn(fields, 0.99, 20, 0).scores(fields)
+        found, _ = LocationScale.learn(x, scores, 0)
+        assert (found.scale(x).max(0) < 2 * np.ptp(scores, axis=0)).all()
+        model = LocalW2FieldRegressor(PLAIN, random_state=0).fit(x, fields)
+        _, std = model.predict(x, return_std=True)
+        ratios.append(np.sqrt((std**2).mean() / fields.var(0).mean()))
+    assert max(ratios) < 3
+
+
 def test_penalties_of_levels_are_those_of_all_rows(monkeypatch):
     monkeypatch.setattr(smoothing, "_MOST_CHOOSING", 100)
     rng = np.random.default_rng(0)
