@@ -209,10 +209,24 @@ def test_levels_are_stored():
     for name in arrays:
         with pytest.raises((ValueError, KeyError)):
             restore(plain, arrays | {name: arrays[name][..., :-1]})
-    for broken in ({"n_of_means": 9}, {"degree": 99}, {"n_lengths": 10**6}):
+    for broken in (
+        {"n_of_means": 9},
+        {"n_of_means": 0},
+        {"degree": 99},
+        {"n_lengths": 10**6},
+        {"held": False},
+    ):
         changed = plain | {"log_variance": plain["log_variance"] | broken}
         with pytest.raises((ValueError, KeyError)):
             restore(changed, arrays)
+    for name in arrays:
+        without = {other: one for other, one in arrays.items() if other != name}
+        with pytest.raises((ValueError, KeyError)):
+            restore(plain, without)
+    for setting in set(plain["mixing"]) - {"held"}:  # which development files do not say
+        described = {key: one for key, one in plain["mixing"].items() if key != setting}
+        with pytest.raises((ValueError, KeyError)):
+            restore(plain | {"mixing": described}, arrays)
 
 
 def test_units_do_not_matter():

@@ -28,7 +28,8 @@ def store_location(location: LocationScale) -> tuple[dict[str, Any], dict[str, A
         if function is None:
             plain[name] = None
             continue
-        plain[name] = _store_function(function.of_x, name, arrays) | {"n_of_means": len(function.of_means)}
+        sizes = {"n_of_means": len(function.of_means), "held": function.ends is not None}
+        plain[name] = _store_function(function.of_x, name, arrays) | sizes
         for number, part in enumerate(function.of_means):
             own = f"{name}{_OF_MEANS}{number}"
             plain[own] = _store_function(part, own, arrays) | {"n_columns": part.powers.n_columns}
@@ -90,7 +91,7 @@ def restore_location(
 
     def restore_levels(name: str, n_values: int) -> LevelFunction:
         of_means = []
-        # Development files of before levels do not say how many there are.
+        # Development files of before levels do not say how many there are,
         for number in range(whole(parts[name].get("n_of_means", 0), 0, MOST_LEVELS)):
             own = f"{name}{_OF_MEANS}{number}"
             count = whole(parts[own]["n_columns"], 1, min(MOST_LEVELS, d))
@@ -98,9 +99,14 @@ def restore_location(
                 array(f"{own}:{end}", tensors[f"{own}:{end}"], count) for end in ("lower", "upper")
             )
             of_means.append(restore(own, lower, upper, n_values))
-        held = tensors.get(f"{name}{_ENDS}")
-        held = None if held is None else array(f"{name}{_ENDS}", held, 2, n_values)
+        own, held = f"{name}{_ENDS}", None
+        if parts[name].get("held", own in tensors):  # nor those of before ranges
+            held = array(own, tensors[own], 2, n_values)
         return LevelFunction(restore(name, *ends, n_values), tuple(of_means), held)
 
     mixing = None if parts["mixing"] is None else restore_levels("mixing", d * (d - 1) // 2)
-    return LocationScale(restore("center", *ends, d), restore_levels("log_variance", d), mixing)
+    found = LocationScale(restore("center", *ends, d), restore_levels("log_variance", d), mixing)
+    here = {name for name in tensors if name.partition(":")[0] in ("center", "log_variance", "mixing")}
+    if unused := sorted(here - set(store_location(found)[1])):
+        raise ValueError(f"the file has {unused[0]}, which the functions that it describes do not have.")
+    return found
