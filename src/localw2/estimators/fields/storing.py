@@ -91,7 +91,7 @@ def restore_location(
 
     def restore_levels(name: str, n_values: int) -> LevelFunction:
         of_means = []
-        # Development files of before levels do not say how many there are,
+        # Development files of before levels do not say how many there are.
         for number in range(whole(parts[name].get("n_of_means", 0), 0, MOST_LEVELS)):
             own = f"{name}{_OF_MEANS}{number}"
             count = whole(parts[own]["n_columns"], 1, min(MOST_LEVELS, d))
@@ -99,14 +99,15 @@ def restore_location(
                 array(f"{own}:{end}", tensors[f"{own}:{end}"], count) for end in ("lower", "upper")
             )
             of_means.append(restore(own, lower, upper, n_values))
-        own, held = f"{name}{_ENDS}", None
-        if parts[name].get("held", own in tensors):  # nor those of before ranges
-            held = array(own, tensors[own], 2, n_values)
+        range_of, held = f"{name}{_ENDS}", None
+        # Older development files do not say whether there is a range.
+        if parts[name].get("held", range_of in tensors):
+            held = array(range_of, tensors[range_of], 2, n_values)
         return LevelFunction(restore(name, *ends, n_values), tuple(of_means), held)
 
     mixing = None if parts["mixing"] is None else restore_levels("mixing", d * (d - 1) // 2)
-    found = LocationScale(restore("center", *ends, d), restore_levels("log_variance", d), mixing)
+    location = LocationScale(restore("center", *ends, d), restore_levels("log_variance", d), mixing)
     here = {name for name in tensors if name.partition(":")[0] in ("center", "log_variance", "mixing")}
-    if unused := sorted(here - set(store_location(found)[1])):
+    if unused := sorted(here - set(store_location(location)[1])):
         raise ValueError(f"the file has {unused[0]}, which the functions that it describes do not have.")
-    return found
+    return location
