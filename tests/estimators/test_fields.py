@@ -9,6 +9,7 @@ import torch
 
 from localw2 import LocalW2FieldRegressor, LocalW2Regressor, Nearest, Network, load
 from localw2.estimators.fields import location_scale, smoothing
+from localw2.estimators.fields.bands import Bands
 from localw2.estimators.fields.levels import LevelBasis
 from localw2.estimators.fields.location_scale import LocationScale
 from localw2.estimators.fields.regressor import list_ways
@@ -19,6 +20,8 @@ from localw2.storage.model_file import Stored, read, write
 
 T = np.linspace(0, 1, 30)
 SHAPES = np.stack([np.sin(np.pi * T), np.sin(2 * np.pi * T), np.cos(np.pi * T)])
+
+PLAIN = LocalW2Regressor(law="balls", base=None)  # one that is fitted quickly
 
 
 def make_fields(n, seed, x=None):
@@ -147,6 +150,22 @@ def test_a_spread_beside_the_means_of_the_fit_is_one_that_was_seen():
     np.testing.assert_allclose((standardised**2).mean(0), 1, atol=0.1)
 
 
+def test_no_variance_is_larger_than_all_squares_of_residuals():
+    """In skewed fields few rows have nearly all of the spread, and smooth logarithms overshoot there."""
+    ratios = []
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        x, shapes = rng.normal(size=(60, 1)), rng.normal(size=(3, 20))
+        fields = np.exp(0.7 * (np.sin(x) + rng.normal(size=(60, 3)) * (1 + 0.3 * x**2)) @ shapes)
+        scores = Components.learn(fields, 0.99, 20, 0).scores(fields)
+        found, _ = LocationScale.learn(x, scores, 0)
+        assert (found.scale(x).max(0) < 2 * np.ptp(scores, axis=0)).all()
+        model = LocalW2FieldRegressor(PLAIN, random_state=0).fit(x, fields)
+        _, std = model.predict(x, return_std=True)
+        ratios.append(np.sqrt((std**2).mean() / fields.var(0).mean()))
+    assert max(ratios) < 3
+
+
 def test_penalties_of_levels_are_those_of_all_rows(monkeypatch):
     monkeypatch.setattr(smoothing, "_MOST_CHOOSING", 100)
     rng = np.random.default_rng(0)
@@ -190,10 +209,24 @@ def test_levels_are_stored():
     for name in arrays:
         with pytest.raises((ValueError, KeyError)):
             restore(plain, arrays | {name: arrays[name][..., :-1]})
-    for broken in ({"n_of_means": 9}, {"degree": 99}, {"n_lengths": 10**6}):
+    for broken in (
+        {"n_of_means": 9},
+        {"n_of_means": 0},
+        {"degree": 99},
+        {"n_lengths": 10**6},
+        {"held": False},
+    ):
         changed = plain | {"log_variance": plain["log_variance"] | broken}
         with pytest.raises((ValueError, KeyError)):
             restore(changed, arrays)
+    for name in arrays:
+        without = {other: one for other, one in arrays.items() if other != name}
+        with pytest.raises((ValueError, KeyError)):
+            restore(plain, without)
+    for setting in set(plain["mixing"]) - {"held"}:  # which development files do not say
+        described = {key: one for key, one in plain["mixing"].items() if key != setting}
+        with pytest.raises((ValueError, KeyError)):
+            restore(plain | {"mixing": described}, arrays)
 
 
 def test_units_do_not_matter():
@@ -304,9 +337,71 @@ def test_a_simultaneous_band_follows_skew_and_still_holds_whole_fields():
     whole = ((lower <= fields) & (fields <= upper)).all(1).mean()
     assert abs(whole - 0.9) < 3 * np.sqrt(0.09 / 400 + 0.09 / 200)
     assert ((upper - mean) > 1.5 * (mean - lower)).mean() > 0.9
-    # The narrowest band with as much on both sides that holds as many of these very fields is wider.
+    # The narrowest band with as much on both bands that holds as many of these very fields is wider.
     k = np.quantile((np.abs(fields - mean) / std).max(1), whole)
     assert (upper - lower).mean() < 2 * k * std.mean()
+
+
+def test_calibrated_bands_hold_fields_that_differ_where_draws_do_not_vary():
+    """Many points have one value in all fields of the fit, and another in a few new ones."""
+
+    def draw(n, rng):
+        x = rng.uniform(-1, 1, (n, 1))
+        return x, np.hstack([np.sin(5 * T + x) + 0.3 * rng.normal(size=(n, 1)), rng.random((n, 100)) < 0.005])
+
+    held, new, covered = 20, 60, []
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*components leave")
+            model = LocalW2FieldRegressor(PLAIN, calibrate=True, random_state=0).fit(*draw(5 * held, rng))
+        x, fields = draw(new, rng)
+        lower, upper = model.predict_band(x, 0.9)
+        covered.append(((lower <= fields) & (fields <= upper)).all(1).mean())
+        # A field that differs at one point needs a wider band, of the size of that difference.
+        assert (upper - lower).max() < 50
+    k = np.ceil(0.9 * (held + 1))  # the coverage of new fields is Beta(k, held + 1 - k)
+    variance = k * (held + 1 - k) / ((held + 1) ** 2 * (held + 2)) + 0.09 / new
+    assert np.mean(covered) > k / (held + 1) - 3 * np.sqrt(variance / len(covered))
+
+
+@pytest.mark.parametrize("calibrate", [False, True])
+@pytest.mark.parametrize("digits", [0.0, 4.0])
+def test_points_with_one_value_change_no_band_and_are_inside(calibrate, digits):
+    """Such as values at a boundary, whose last ``digits`` may differ by rounding."""
+    rng = np.random.default_rng(1)
+    x = rng.uniform(-1, 1, (500, 1))
+    fields = 20.1 + x * np.sin(np.pi * T) * np.exp(0.3 * rng.normal(size=(500, 1)))
+    ends = np.array([79.8, 8.7]) * (1 + digits * 2e-16 * rng.normal(size=(500, 2)))
+    bands = []
+    for values in (fields[:, [0, -1]], ends):
+        fields[:, [0, -1]] = values
+        model = LocalW2FieldRegressor(PLAIN, calibrate=calibrate, random_state=0).fit(x[:300], fields[:300])
+        lower, upper = model.predict_band(x[300:])
+        bands.append([lower[:, 1:-1], upper[:, 1:-1]])
+        assert abs(((lower <= fields[300:]) & (fields[300:] <= upper)).all(1).mean() - 0.9) < 0.1
+    np.testing.assert_allclose(bands[1], bands[0], rtol=1e-6)
+    assert (upper - lower)[:, [0, -1]].max() < 1e-8
+    pointwise = model.predict_band(x[300:], simultaneous=False)
+    assert (pointwise[0] <= fields[300:])[:, [0, -1]].mean() > 0.85
+    assert (pointwise[1] >= fields[300:])[:, [0, -1]].mean() > 0.85
+
+
+@pytest.mark.parametrize("constant", [2, 8])  # points where draws do not vary, of 8
+@pytest.mark.parametrize("size", [0.1, 1.0, 30.0])
+def test_bands_are_nested_and_a_field_is_on_the_end_of_its_own(constant, size):
+    rng = np.random.default_rng(0)
+    draws = rng.gamma(0.5, size=(400, 8)) * np.where(np.arange(8) == 5, 1e-7, 1.0)
+    draws[:, 8 - constant :] = 3.0
+    bands = Bands.of(draws, spread=0.5)
+    assert bands.levels(draws).max() == pytest.approx(bands.last)
+    fields = 1 + size * rng.normal(size=(50, 8))
+    levels = bands.levels(fields)
+    assert levels.max() <= bands.last + np.abs(fields - bands.mean).max() / 0.5
+    for field, level in zip(fields, levels, strict=True):
+        for share, inside in ((1, True), (0.999, False)):
+            lower, upper = bands.widen(bands.ends(share * level))
+            assert ((lower <= field) & (field <= upper)).all() == inside
 
 
 def test_curves_at_points_of_their_own_vary_as_much_as_curves_do():
@@ -361,6 +456,51 @@ def test_files_come_back_bit_for_bit_and_damaged_ones_are_refused(tmp_path, fitt
         )
         with pytest.raises(ValueError, match="cannot be used"):
             load(tmp_path / "bad")
+
+
+@pytest.mark.parametrize("calibrate", [False, True])
+@pytest.mark.parametrize("own_points", [False, True])
+@pytest.mark.parametrize("grid", [None, T.astype(np.float32), list(T)])
+@pytest.mark.filterwarnings("ignore:regressor is not stored")
+def test_fields_in_single_precision_are_stored_and_refitted_on_their_grid(
+    tmp_path, grid, own_points, calibrate
+):
+    x, fields = make_fields(60, 8)
+    single, points = fields.astype(np.float32), [T.astype(np.float32)] * len(fields)
+    model = LocalW2FieldRegressor(PLAIN, grid=grid, calibrate=calibrate, random_state=0)
+    model.fit(x, *(([*single], points) if own_points else (single,)))
+    model.save(tmp_path / "model")
+    loaded = load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict_band(x), model.predict_band(x))
+    again = loaded.get_params()["grid"]
+    if grid is None:
+        assert again is None
+    else:
+        np.testing.assert_array_equal(again, np.asarray(grid, float))
+
+
+@pytest.mark.filterwarnings("ignore:regressor is not stored")
+def test_files_that_hold_single_precision_are_read(tmp_path):
+    x, fields = make_fields(60, 8)
+    model = LocalW2FieldRegressor(PLAIN, grid=T, random_state=0).fit(x, fields)
+    stored = model.to_stored()
+    single = {name: stored.tensors[name].float() for name in ("mean", "basis", "remainders", "grid")}
+    write(tmp_path / "old", Stored(stored.kind, stored.settings, stored.tensors | single, stored.regressors))
+    np.testing.assert_allclose(load(tmp_path / "old").predict(x), model.predict(x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("unit", "word"), [(1e-170, "vanish"), (1e160, "overflow")])
+def test_units_whose_squares_are_no_numbers_are_named(unit, word):
+    x, fields = make_fields(60, 8)
+    for arguments in ((unit * fields,), ([*(unit * fields)], [T] * 60)):
+        with pytest.raises(ValueError, match=f"^Y .*{word}"):
+            LocalW2FieldRegressor(PLAIN).fit(x, *arguments)
+    fading = fields * np.exp(-300 * T)  # a single point may be as small as it likes
+    found, wanted = (
+        LocalW2FieldRegressor(PLAIN, random_state=0).fit(x, one).predict(x)
+        for one in (fading, np.where(np.arange(30) < 25, fading, 0.0))
+    )
+    np.testing.assert_allclose(found, wanted, atol=1e-9)
 
 
 def test_misuse_is_named(fitted):

@@ -50,11 +50,16 @@ def read_curves(Y: Any, points: Any) -> tuple[list[Array], list[Array]]:
                 f"curve {i} has {np.size(y)} values at {np.size(t)} points; give one value for each, and "
                 "leave out curves without any."
             )
-    values = [as_array(one, f"curve {i} of Y").ravel() for i, one in enumerate(Y)]
-    places = [as_array(one, f"curve {i} of points").ravel() for i, one in enumerate(points)]
+    values = [_read_numbers(one, f"curve {i} of Y") for i, one in enumerate(Y)]
+    places = [_read_numbers(one, f"curve {i} of points") for i, one in enumerate(points)]
     if np.ptp(np.concatenate(places)) == 0:
         raise ValueError("all measurements are at one point; then y is a number, for LocalW2Regressor.")
     return values, places
+
+
+def _read_numbers(values: Any, name: str) -> Array:
+    """Checked numbers (n,) in double precision, which splines and files ask for."""
+    return as_array(values, name).ravel().astype(np.float64, copy=False)
 
 
 def smooth_curves(

@@ -46,6 +46,11 @@ class LevelFunction:
         values = self.evaluate(x, means)
         return replace(self, ends=np.stack([values.min(0), values.max(0)]))
 
+    def cap(self, most: Array) -> LevelFunction:
+        """The same, once it is held, with no value above ``most`` (n_values,)."""
+        assert self.ends is not None
+        return replace(self, ends=np.minimum(self.ends, most))
+
     def shift(self, by: Array) -> LevelFunction:
         """The same with constants added to its values."""
         ends = None if self.ends is None else self.ends + by

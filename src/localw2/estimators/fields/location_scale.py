@@ -70,18 +70,21 @@ class LocationScale:
             residuals = target - means
             levels = LevelBasis.of(basis, means, folds, seed, weights, _LEVEL_TERMS)
             blocks = features + levels.evaluate_means(means)
-            log_variance, logarithms = _fit_variances(levels, blocks, residuals**2 + _SMALL, own, folds)
+            squares = residuals**2 + _SMALL
+            log_variance, logarithms = _fit_variances(levels, blocks, squares, own, folds)
             total = (to_variances(logarithms) * unit).sum(1)
             precision = 1 / np.where(total > 0, total, 1.0)
             precision /= precision.mean()
         mixing, rest = _fit_mixing(x, means, residuals, own, to_variances(-logarithms), folds, seed)
         if mixing is not None:
-            log_variance, _ = _fit_variances(levels, blocks, rest**2 + _SMALL, own, folds)
+            squares = rest**2 + _SMALL
+            log_variance, _ = _fit_variances(levels, blocks, squares, own, folds)
             mixing = mixing.hold(x[own > 0], means[own > 0])
             pairs = [(j, k) for j in range(z.shape[1]) for k in range(j)]
             ratios = np.array([root[j] / root[k] if known[k] else 0.0 for j, k in pairs])
             mixing = mixing.scale(ratios).measure_means(root)
-        log_variance = log_variance.hold(x[own > 0], means[own > 0])
+        # A logarithm is linear in its features, so that where they end a variance can be one that no row has.
+        log_variance = log_variance.hold(x[own > 0], means[own > 0]).cap(np.log(squares[own > 0].max(0)))
         log_variance = log_variance.shift(2 * np.log(root)).measure_means(root)
         found = cls(center.scale(root), log_variance, mixing)
         return found, rest * root / found._scale(x, means * root)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
 from typing import Any, Self, final
 
 import numpy as np
@@ -14,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from localw2._validation import Array, as_array, check_count, check_flag, check_probability
 from localw2.estimators import settings, stored_values
+from localw2.estimators.fields.bands import Bands
 from localw2.estimators.fields.curves import read_curves, smooth_curves
 from localw2.estimators.fields.location_scale import LocationScale
 from localw2.estimators.fields.representation import Components
@@ -31,6 +31,7 @@ _PURPOSE = 34
 _BALLS = (2, 5, 40, 160, 640, ALL_ROWS)  # rows of balls in the default law
 # The name of held-out distances in files, and that of those in units of one SD for both sides.
 _BAND_SCORES, _EVEN_BAND_SCORES = "band_distances", "band_scores"
+_GIVEN_GRID = "given_grid"  # the name of the setting in files, beside that of the fit
 _INNER = "law:"  # before the names of what the regressor of the scores stores
 
 
@@ -148,6 +149,7 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
             grid = None if self.grid is None else _read_grid(self.grid, shape)
         else:
             values, places = read_curves(Y, points)
+            _check_unit(np.concatenate(values))
             x, columns, reader = _read_inputs(X, np.array([y.mean() for y in values]))
             everywhere = np.concatenate(places)
             ends = everywhere.min(), everywhere.max()
@@ -185,9 +187,9 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
             self.feature_names_in_ = np.array(columns.names, dtype=object)
         self.band_scores_, self._band_weights, self._even_bands = None, None, False
         if len(held):
-            distances = self._distances(numbers[held], fields[held])
-            order = np.argsort(distances, kind="stable")
-            self.band_scores_ = distances[order]
+            levels = self._levels(numbers[held], fields[held])
+            order = np.argsort(levels, kind="stable")
+            self.band_scores_ = levels[order]
             self._band_weights = None if weights is None else weights[held][order]
         return self
 
@@ -230,8 +232,9 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
         A ``simultaneous`` band holds the whole field with probability ``coverage``. It goes from the mean k
         semideviations down and k up, which differ where the law is skewed; k is that of the draws at each
         row, or, if the fit is calibrated, found on held-out rows, so that the band covers new fields from the
-        same source as often as it says, whatever the law. A pointwise band holds each point of the grid with
-        that probability, and is never calibrated.
+        same source as often as it says, whatever the law. Where that takes a wider band than all draws do, it
+        is wider at every point of the grid, also where draws do not vary. A pointwise band holds each point
+        of the grid with that probability, and is never calibrated.
         """
         numbers = self._numbers(X)
         coverage, simultaneous = (
@@ -239,14 +242,15 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
             check_flag(simultaneous, "simultaneous"),
         )
         lower, upper = [], []
-        fixed = self._calibrated_factor(coverage) if simultaneous else None
+        fixed = self._calibrated_level(coverage) if simultaneous else None
         for draws in self._common_fields(numbers):
+            bands = self._bands(draws)
             if not simultaneous:
                 ends = np.quantile(draws, [(1 - coverage) / 2, (1 + coverage) / 2], axis=0)
             else:
-                sides = _Sides.of(draws, self._even_bands)
-                k = np.quantile(sides.distances(draws), coverage) if fixed is None else fixed
-                ends = np.stack([sides.mean - k * sides.below, sides.mean + k * sides.above])
+                level = float(np.quantile(bands.levels(draws), coverage)) if fixed is None else fixed
+                ends = bands.ends(level)
+            ends = bands.widen(ends)
             lower.append(ends[0])
             upper.append(ends[1])
         return self._shaped(np.stack(lower)), self._shaped(np.stack(upper))
@@ -272,8 +276,7 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
                 "default unless you set it.",
                 stacklevel=3,
             )
-        if parameters["grid"] is not None:
-            parameters["grid"] = None
+        given, parameters["grid"] = parameters["grid"], None  # a tensor, unlike other settings
         plain = {
             "parameters": stored_values.store_parameters(parameters),
             "inner": inner.settings,
@@ -283,6 +286,7 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
             "shape": list(self.field_shape_),
             "noise": self.noise_,
             "left_out": self.left_out_,
+            "spread": self.components_.spread,
             "degrees": None,
             "smooth_parts": None,
         }
@@ -298,6 +302,8 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
             arrays |= smooth
         if self.grid_ is not None:
             arrays["grid"] = self.grid_
+        if given is not None:
+            arrays[_GIVEN_GRID] = _read_grid(given, None)
         if self.band_scores_ is not None:
             arrays[_EVEN_BAND_SCORES if self._even_bands else _BAND_SCORES] = self.band_scores_
         if self._band_weights is not None:
@@ -314,10 +320,17 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
 
     @classmethod
     def _from_stored(cls, stored: Stored) -> LocalW2FieldRegressor:
-        plain, tensors = stored.settings, stored.tensors
+        plain = stored.settings
+        # Fits to fields in single precision were once stored as they were.
+        tensors = {
+            name: tensor if name.startswith(_INNER) or tensor.dtype != torch.float32 else tensor.double()
+            for name, tensor in stored.tensors.items()
+        }
         estimator = cls()
         parameters = stored_values.restore_parameters(plain["parameters"])
-        stored_values.set_stored_parameters(estimator, parameters | {"regressor": None, "grid": None})
+        given = tensors.get(_GIVEN_GRID)
+        grid = None if given is None else stored_values.sized_array(_GIVEN_GRID, given, len(given))
+        stored_values.set_stored_parameters(estimator, parameters | {"regressor": None, "grid": grid})
         whole = stored_values.whole_number
         p = whole(plain["n_features"], 1, stored_values.MOST_COLUMNS)
         columns = Columns.from_stored(plain["table"], p, plain["feature_names"])
@@ -339,11 +352,13 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
             array("basis", tensors["basis"], q, size),
             array("left_out", tensors["left_out"], q + 1),
             array("remainders", tensors["remainders"], n_kept, size),
+            plain.get("spread", 0.0),  # which older files do not know
         )
         location = restore_location(plain, tensors, width, q)
         noise, left_out = plain["noise"], plain["left_out"]
-        if not (noise is None or type(noise) is float) or type(left_out) is not float:
-            raise ValueError(f"noise={noise!r}, left_out={left_out!r} are not numbers.")
+        if {type(one) for one in (0.0 if noise is None else noise, left_out, components.spread)} != {float}:
+            found = f"noise={noise!r}, left_out={left_out!r}, spread={components.spread!r}"
+            raise ValueError(f"{found} are not numbers.")
         estimator.regressor_, estimator.components_ = law, components
         estimator._location, estimator._columns = location, columns
         estimator.n_components_, estimator.left_out_ = q, left_out
@@ -366,7 +381,7 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
                 "the fields in Y have different sizes. Curves that are measured at points of their own need "
                 "points=[...], their places."
             )
-        fields = as_array(Y, "Y", missing=True)
+        fields = as_array(Y, "Y", missing=True).astype(np.float64, copy=False)
         if fields.ndim < 2 or fields[0].size < 2:
             raise ValueError(f"Y has shape {fields.shape}; expected (N, G) or (N, H, W): a field a row.")
         if np.isnan(fields).any():
@@ -376,6 +391,7 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
             )
         if len(fields) < 10:
             raise ValueError(f"Y has {len(fields)} fields; at least 10 are needed to hold some out.")
+        _check_unit(fields)
         return fields.reshape(len(fields), -1), fields.shape[1:]
 
     def _numbers(self, X: Any) -> Array:
@@ -405,14 +421,15 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
         kept = self.components_.remainders
         return kept if self.noise_ is None else np.zeros_like(kept[:1])
 
-    def _distances(self, numbers: Array, fields: Array) -> Array:
-        """How many semideviations a field is from the mean where it is farthest, (N,)."""
+    def _levels(self, numbers: Array, fields: Array) -> Array:
+        """The level (N,) of the narrowest simultaneous band that holds each of fields (N, G)."""
         every = zip(self._common_fields(numbers), fields, strict=True)
-        return np.array(
-            [float(_Sides.of(draws, self._even_bands).distances(y[None])[0]) for draws, y in every]
-        )
+        return np.array([float(self._bands(draws).levels(y[None])[0]) for draws, y in every])
 
-    def _calibrated_factor(self, coverage: float) -> float | None:
+    def _bands(self, draws: Array) -> Bands:
+        return Bands.of(draws, self.components_.spread, self._even_bands)
+
+    def _calibrated_level(self, coverage: float) -> float | None:
         if self.band_scores_ is None:
             return None
         if self._band_weights is not None:
@@ -428,43 +445,6 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
 
     def _shaped(self, values: Array) -> Array:
         return values.reshape(*values.shape[:-1], *self.field_shape_)
-
-
-@final
-@dataclass(frozen=True)
-class _Sides:
-    """The mean of fields on the grid (G,), and the root mean square distances of those below and above it.
-
-    Files of before that have the SD on both sides (``even``).
-    """
-
-    mean: Array
-    below: Array
-    above: Array
-
-    @classmethod
-    def of(cls, draws: Array, even: bool) -> _Sides:
-        """Those of draws (S, G)."""
-        mean = draws.mean(0)
-        if even:
-            return cls(mean, draws.std(0), draws.std(0))
-        off = draws - mean
-
-        def measure(side: Array) -> Array:
-            found: Array = np.sqrt((off**2).sum(0, where=side) / np.maximum(side.sum(0), 1))
-            return found
-
-        return cls(mean, measure(off < 0), measure(off > 0))
-
-    def distances(self, fields: Array) -> Array:
-        """How far fields (S, G) are from the mean where they are farthest, in units of their side, (S,).
-
-        Where draws do not vary, 0.
-        """
-        off = fields - self.mean
-        unit = np.where(off < 0, self.below, self.above)
-        found: Array = np.divide(np.abs(off), unit, out=np.zeros_like(off), where=unit > 0).max(-1)
-        return found
 
 
 def list_ways(smooth: bool | str) -> list[Way]:
@@ -492,8 +472,13 @@ def _read_inputs(X: Any, y: Array) -> tuple[Array, Columns, LocalW2Regressor]:
     return x, columns, reader
 
 
+def _check_unit(values: Array) -> None:
+    """Raise where squares of outcomes would overflow or vanish; some points of a field may be tiny."""
+    settings.check_range(values.reshape(-1, 1), "Y")
+
+
 def _read_grid(grid: Any, shape: tuple[int, ...] | None) -> Array:
-    found = as_array(grid, "grid").ravel()
+    found = as_array(grid, "grid").ravel().astype(np.float64, copy=False)
     if shape is not None and (len(shape) != 1 or len(found) != shape[0]):
         raise ValueError(f"grid has {len(found)} points, and a field has the shape {shape}; they must agree.")
     if len(found) < 2 or not (np.diff(found) > 0).all():

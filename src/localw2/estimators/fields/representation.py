@@ -21,13 +21,14 @@ class Components:
 
     The basis is orthonormal, so that distances between scores are those between fields. ``left_out`` (q + 1,)
     is the share of the variance of held-out fields that 0 .. q components leave out, and ``remainders``
-    (R, G) are left-out parts of held-out fields.
+    (R, G) are left-out parts of held-out fields. ``spread`` is the root mean square SD of a point.
     """
 
     mean: Array
     basis: Array
     left_out: Array
     remainders: Array
+    spread: float
 
     def __repr__(self) -> str:
         sizes = f"{len(self.basis)} of {len(self.mean)} numbers"
@@ -80,7 +81,7 @@ class Components:
             kept[: len(basis)] += (own @ scores**2)[: len(kept)]
             parts[fold] = (inside, mean, basis, scores)
         if total == 0:
-            return cls(fields.mean(0), np.zeros((1, size)), np.zeros(2), np.zeros((1, size)))
+            return cls(fields.mean(0), np.zeros((1, size)), np.zeros(2), np.zeros((1, size)), 0.0)
         left = np.append(1.0, 1 - np.cumsum(kept) / total)
         enough = np.flatnonzero(left[1:] <= 1 - explained)
         q = max(1, int(enough[0]) + 1 if len(enough) else most)
@@ -99,12 +100,14 @@ class Components:
         elif n > KEPT_REMAINDERS:
             remainders = remainders[np.sort(rng.choice(n, KEPT_REMAINDERS, replace=False))]
         mean, basis = _decompose(fields, q, weights)
-        return cls(mean, basis, left[: q + 1], remainders - remainders.mean(0))
+        spread = float(np.sqrt(np.average((fields - mean) ** 2, axis=0, weights=weights).mean()))
+        return cls(mean, basis, left[: q + 1], remainders - remainders.mean(0), spread)
 
 
 def _decompose(fields: Array, q: int, weights: Array | None = None) -> tuple[Array, Array]:
     """Mean (G,) and first q principal directions (q, G) of fields (N, G), each with its largest part > 0."""
-    mean = np.average(fields, axis=0, weights=weights)
+    # A mean of equal numbers is off by the rounding of their sum, unless the sum is one of zeros.
+    mean = fields[0] + np.average(fields - fields[0], axis=0, weights=weights)
     off = fields - mean if weights is None else (fields - mean) * np.sqrt(weights)[:, None]
     _, _, directions = np.linalg.svd(off, full_matrices=False)
     basis = directions[:q]

@@ -28,7 +28,8 @@ def store_location(location: LocationScale) -> tuple[dict[str, Any], dict[str, A
         if function is None:
             plain[name] = None
             continue
-        plain[name] = _store_function(function.of_x, name, arrays) | {"n_of_means": len(function.of_means)}
+        sizes = {"n_of_means": len(function.of_means), "held": function.ends is not None}
+        plain[name] = _store_function(function.of_x, name, arrays) | sizes
         for number, part in enumerate(function.of_means):
             own = f"{name}{_OF_MEANS}{number}"
             plain[own] = _store_function(part, own, arrays) | {"n_columns": part.powers.n_columns}
@@ -98,9 +99,15 @@ def restore_location(
                 array(f"{own}:{end}", tensors[f"{own}:{end}"], count) for end in ("lower", "upper")
             )
             of_means.append(restore(own, lower, upper, n_values))
-        held = tensors.get(f"{name}{_ENDS}")
-        held = None if held is None else array(f"{name}{_ENDS}", held, 2, n_values)
+        range_of, held = f"{name}{_ENDS}", None
+        # Older development files do not say whether there is a range.
+        if parts[name].get("held", range_of in tensors):
+            held = array(range_of, tensors[range_of], 2, n_values)
         return LevelFunction(restore(name, *ends, n_values), tuple(of_means), held)
 
     mixing = None if parts["mixing"] is None else restore_levels("mixing", d * (d - 1) // 2)
-    return LocationScale(restore("center", *ends, d), restore_levels("log_variance", d), mixing)
+    location = LocationScale(restore("center", *ends, d), restore_levels("log_variance", d), mixing)
+    here = {name for name in tensors if name.partition(":")[0] in ("center", "log_variance", "mixing")}
+    if unused := sorted(here - set(store_location(location)[1])):
+        raise ValueError(f"the file has {unused[0]}, which the functions that it describes do not have.")
+    return location
