@@ -239,6 +239,16 @@ def format_lead(ratio: float) -> str:
     return f"{abs(percent)} % {'lower' if percent < 0 else 'higher'}" if percent else "the same"
 
 
+def format_signed(ratio: float) -> str:
+    """The same with a sign, for narrow cells.
+
+    >>> format_signed(0.97), format_signed(1.02), format_signed(1.001)
+    ('-3 %', '+2 %', '0 %')
+    """
+    percent = 0 if math.isnan(ratio) else round(100 * (ratio - 1))
+    return f"{percent:+d} %" if percent else "0 %"
+
+
 def state_caution(summary: Summary) -> str:
     """How large the lead is on a usual table, and on how many it may be chance."""
     best = summary.best
@@ -328,10 +338,10 @@ def tabulate_seconds(records: Sequence[Record]) -> str:
     return f"{words}\n\n{format_table(lines)}"
 
 
-def tabulate_medians(records: Sequence[Record], across: bool = False) -> str:
+def tabulate_medians(records: Sequence[Record], short: bool = False) -> str:
     """Ours against each peer on the tables that were drawn at random: by how much on the median table.
 
-    Methods have a line each, or a column each if ``across``.
+    Methods have a line each. If ``short`` they have a column each, and what was left out is not said.
     """
     found = read_records(DRAWN)
     if not found:
@@ -343,9 +353,13 @@ def tabulate_medians(records: Sequence[Record], across: bool = False) -> str:
     lines = [["compared with", "our CRPS (median table)", "tables where it is lower"]]
     for one in (summary.best, *sorted(peers, key=lambda peer: -medians[peer.peer])):
         name = "**best competitor on each table**" if one is summary.best else one.peer
-        lines.append([name, format_lead(medians[one.peer]), f"{one.count(1.0)} of {len(one.ratios)}"])
-    table = format_table([list(column) for column in zip(*lines, strict=True)] if across else lines)
-    return f"{table}\n\n{state_noise(summary, summarize(found), len(given))}"
+        lead = format_signed(medians[one.peer]) if short else format_lead(medians[one.peer])
+        lines.append([name, lead, f"{one.count(1.0)} of {len(one.ratios)}"])
+    if short:
+        lines[0][1] = "our CRPS, median table"
+        lines = [list(column) for column in zip(*lines, strict=True)]
+    words = state_noise(summary, summarize(found), 0 if short else len(given))
+    return f"{format_table(lines)}\n\n{words}"
 
 
 def state_noise(summary: Summary, all_tables: Summary, excluded: int) -> str:
@@ -410,7 +424,7 @@ BLOCKS: dict[Path, dict[str, Callable[[Sequence[Record]], str]]] = {
         "seconds": tabulate_seconds,
         "settings": tabulate_settings,
     },
-    README: {"drawn": partial(tabulate_medians, across=True)},
+    README: {"drawn": partial(tabulate_medians, short=True)},
     FRONT: {"drawn": tabulate_medians, "short": tabulate_closest},
 }
 

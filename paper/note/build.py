@@ -85,12 +85,12 @@ def describe_accuracy(path: Path) -> dict[str, Any]:
     """Draw the comparison on real tables; the numbers of it that the text gives."""
     from methods import METHODS
     from picture import draw_dots
-    from summary import summarize
+    from summary import ENOUGH_ROWS, summarize
     from table import format_number, read_records
 
     found = summarize(read_records(ROOT / "benchmarks" / "accuracy" / "records"))
     draw_dots(found, path)
-    coverages = found.coverages.values()
+    coverages = [share for rows, share in found.coverages.values() if rows >= ENOUGH_ROWS]
     return {
         "tables": len(found.best.ratios),
         "ratio": format_number(found.best.mean),
