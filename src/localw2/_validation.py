@@ -20,6 +20,7 @@ from torch import Tensor
 
 Array = NDArray[Any]
 MOST_SHOWN = 100  # characters of a value in a message
+LARGEST = 1e100  # squares, and their sums over rows, stay far from overflow
 
 
 def brief(value: Any) -> str:
@@ -146,6 +147,23 @@ def check_finite(values: Array | Tensor, name: str) -> None:
         f"{name} has {len(bad)} NaN or infinite value(s), the first at index {first}. "
         "Distances and sorting are undefined there: drop or impute these rows."
     )
+
+
+def check_range(values: Array, name: str, largest: float = LARGEST) -> None:
+    """Raise where the squares of numbers (N, p), or of their differences, would overflow or vanish."""
+    size, spread = np.abs(values).max(0), np.ptp(values, axis=0)
+    if size.max() > largest:
+        raise ValueError(
+            f"{name} has values of size {size.max():.2g}; squares of more than {largest:.0e} overflow. "
+            "Change its unit, so that values are near 1."
+        )
+    # What varies in its last digits only is a constant.
+    faint = (spread > 1e-12 * size) & (spread < 1 / largest)
+    if faint.any():
+        raise ValueError(
+            f"{name} varies by {spread[faint].min():.2g}; squares below {1 / largest:.0e} vanish. "
+            "Change its unit, so that values are near 1."
+        )
 
 
 def check_radius(delta: Any) -> float:

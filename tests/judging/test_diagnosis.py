@@ -629,3 +629,10 @@ def test_a_hundred_thousand_rows(p, d):
         resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000
     )  # KiB; the draws have 160 000
     assert found.calibrated
+
+
+@pytest.mark.parametrize("unit", [1e200, 1e-200])
+def test_units_whose_squares_are_no_numbers_are_refused(unit):
+    x, y = np.random.default_rng(0).normal(size=(2, 100))
+    with pytest.raises(ValueError, match="Change its unit"):
+        diagnose(x, unit * y, lambda x: unit * np.ones(len(x)))

@@ -33,8 +33,7 @@ from localw2.training.distributed import Crew
 
 _WORTH_THREADS = 1_000_000  # numbers in a table from which on threads inside a regressor pay
 DISCREPANCIES = ("w2", "sliced", "sinkhorn", "mmd", "energy", "mse", "meanvar")
-LARGEST = 1e100  # squares, and their sums over rows, stay far from overflow
-LARGEST_SINGLE = 1e18  # the same for numbers that a network meets as they are, in single precision
+LARGEST_SINGLE = 1e18  # of numbers that a network meets as they are, in single precision
 SMALLEST_WEIGHT = 1e-9  # of a row, relative to the largest: sums of all rows still have some of its digits
 _LEFT: list[list[Any]] = []  # checkpoints to be removed at the end of a block of ``keep_checkpoints``
 _NOT_HASHED = ("checkpoint", "history", "verbose", "device", "random_state", "n_jobs")
@@ -241,20 +240,3 @@ def check_levels(q: Any) -> Array:
     if levels.ndim != 1 or not bool(((levels > 0) & (levels < 1)).all()):
         raise ValueError(f"q={q!r} must be levels strictly between 0 and 1, such as [0.05, 0.5, 0.95].")
     return levels
-
-
-def check_range(values: Array, name: str, largest: float = LARGEST) -> None:
-    """Raise where the squares of numbers (N, p), or of their differences, would overflow or vanish."""
-    size, spread = np.abs(values).max(0), np.ptp(values, axis=0)
-    if size.max() > largest:
-        raise ValueError(
-            f"{name} has values of size {size.max():.2g}; squares of more than {largest:.0e} overflow. "
-            "Change its unit, so that values are near 1."
-        )
-    # What varies in its last digits only is a constant.
-    faint = (spread > 1e-12 * size) & (spread < 1 / largest)
-    if faint.any():
-        raise ValueError(
-            f"{name} varies by {spread[faint].min():.2g}; squares below {1 / largest:.0e} vanish. "
-            "Change its unit, so that values are near 1."
-        )

@@ -103,14 +103,14 @@ class WeightedSinkhorn(PairwiseLoss):
             losses -= 0.5 * costs.mean(0)
             for k, (s, _) in enumerate(within):
                 slopes.add(plan.of_pair(k), s, s, -1 / draws)
-        costs, plan = self._transport(scaled, [(left, right) for left, right, _ in terms])
-        if plan is None:
+        costs, plans = self._transport(scaled, [(left, right) for left, right, _ in terms])
+        if plans is None:
             return None
         losses += torch.tensor([factor for *_, factor in terms]).to(costs) @ costs
         for k, (left, right, factor) in enumerate(terms):
-            slopes.add(plan.of_pair(k), left, right, factor)
+            slopes.add(plans.of_pair(k), left, right, factor)
             if right:  # y is given
-                slopes.add(plan.of_pair(k).flip(), right, left, factor)
+                slopes.add(plans.of_pair(k).flip(), right, left, factor)
         return losses, slopes
 
     def prepare(

@@ -12,7 +12,16 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from localw2._validation import Array, check_count, check_flag, check_probability, check_radius, seed_from
+from localw2._validation import (
+    LARGEST,
+    Array,
+    check_count,
+    check_flag,
+    check_probability,
+    check_radius,
+    check_range,
+    seed_from,
+)
 from localw2.balls.neighborhoods import Neighborhoods
 from localw2.balls.norms import Weighted
 from localw2.distribution import NormalDistribution
@@ -122,8 +131,8 @@ class RandomCoefficientRegressor(Judged, stored_values.Storable, RegressorMixin,
         reader = type(self)()
         x, y = validate_data(reader, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2)
         columns, y = Columns.noted(reader), y.astype(np.float64)
-        settings.check_range(x, "X")
-        settings.check_range(y[:, None], "y")
+        check_range(x, "X")
+        check_range(y[:, None], "y")
         _check_units(x, y)
         warn_if_unidentified(x, ["intercept", *columns.used_names], self.covariance == "full")
         seen = SeenRows.of(x, y)
@@ -467,7 +476,7 @@ def _check_units(x: Array, y: Array) -> None:
     """Raise where the square of a coefficient would overflow or vanish."""
     spread = np.ptp(x, axis=0)
     sizes = np.ptp(y) / spread[spread > 0]
-    if ((sizes > settings.LARGEST) | ((sizes > 0) & (sizes < 1 / settings.LARGEST))).any():
+    if ((sizes > LARGEST) | ((sizes > 0) & (sizes < 1 / LARGEST))).any():
         raise ValueError(
             f"coefficients would have sizes from {sizes.min():.2g} to {sizes.max():.2g}, whose squares "
             "overflow or vanish: X and y are in units too far apart. Change them, so that values are near 1."

@@ -14,7 +14,15 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from localw2._validation import Array, as_array, check_count, check_flag, check_probability
+from localw2._validation import (
+    LARGEST,
+    Array,
+    as_array,
+    check_count,
+    check_flag,
+    check_probability,
+    check_range,
+)
 from localw2.balls.norms import Norm
 from localw2.distribution import DrawsDistribution, Support
 from localw2.estimators import settings, stored_values
@@ -285,9 +293,7 @@ class LocalW2ODE(TableMethods, JudgedPaths, SubjectMethods, stored_values.Storab
             return self
         data = Trajectories.of(Y, t, y0, t0, self.observe is None, kept)
         checks.warn_of_start(y0, t0, data.t0)
-        settings.check_range(
-            data.values, "Y", settings.LARGEST if self.standardize else settings.LARGEST_SINGLE
-        )
+        check_range(data.values, "Y", LARGEST if self.standardize else settings.LARGEST_SINGLE)
         checks.check_observed(data, self.observe)
         device = settings.find_device(self.device)
         observed = np.column_stack([data.number, data.time + data.t0])

@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from localw2._validation import Array, as_array, check_count, check_flag, check_number
+from localw2._validation import Array, as_array, check_count, check_flag, check_number, check_range
 from localw2.distribution import DrawsDistribution, Support
 from localw2.estimators import settings, stored_values
 from localw2.estimators.dynamics import stored_processes, storing
@@ -182,7 +182,7 @@ class LocalW2SDE(Processes, stored_values.Storable, BaseEstimator):  # type: ign
         complete = np.isfinite(data.values).all(1)
         number, values = data.number[complete], data.values[complete]
         time = data.time[complete] + data.t0
-        settings.check_range(values, "Y")
+        check_range(values, "Y")
         rows = TransitionRows.of(number, time, values, weights)
         if len(rows) < FEWEST_ROWS:
             raise ValueError(

@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import Tags, _safe_indexing
 from sklearn.utils.validation import check_is_fitted
 
-from localw2._validation import Array, as_array, check_count, check_flag, check_probability
+from localw2._validation import Array, as_array, check_count, check_flag, check_probability, check_range
 from localw2.estimators import settings, stored_values
 from localw2.estimators.fields.bands import Bands
 from localw2.estimators.fields.curves import read_curves, smooth_curves
@@ -474,7 +474,7 @@ def _read_inputs(X: Any, y: Array) -> tuple[Array, Columns, LocalW2Regressor]:
 
 def _check_unit(values: Array) -> None:
     """Raise where squares of outcomes would overflow or vanish; some points of a field may be tiny."""
-    settings.check_range(values.reshape(-1, 1), "Y")
+    check_range(values.reshape(-1, 1), "Y")
 
 
 def _read_grid(grid: Any, shape: tuple[int, ...] | None) -> Array:

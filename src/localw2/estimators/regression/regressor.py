@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
-from localw2._validation import Array, check_count, check_flag, check_probability
+from localw2._validation import LARGEST, Array, check_count, check_flag, check_probability, check_range
 from localw2.balls.norms import Norm
 from localw2.distribution import DrawsDistribution
 from localw2.estimators import settings, stored_values
@@ -380,7 +380,7 @@ class LocalW2Regressor(Judged, stored_values.Storable, RegressorMixin, BaseEstim
         plain = all(law.standardize for law in laws if isinstance(law, Network))
         # Without scales of their own the numbers reach the network's single precision as they are.
         for values, name in ((x[~np.isnan(x)], "X"), (y, "y")):
-            settings.check_range(values, name, settings.LARGEST if plain else settings.LARGEST_SINGLE)
+            check_range(values, name, LARGEST if plain else settings.LARGEST_SINGLE)
         fingerprint = settings.hash_fit(self.get_params(deep=False), x, y, weights)
         seed = settings.seed_fit(self.random_state, fingerprint if self.checkpoint is not None else None)
         return Recipe(

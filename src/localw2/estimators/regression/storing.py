@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from localw2._validation import Array
+from localw2._validation import LARGEST, Array
 from localw2.estimators.regression.ball_law import BallLaw, BallMember, FilledForest
 from localw2.estimators.regression.boosting import BoostedTrees
 from localw2.estimators.regression.category_codes import CategoryCodes
@@ -19,7 +19,6 @@ from localw2.estimators.regression.mean import FittedModel, FoldedMean, Part
 from localw2.estimators.regression.network import Network, NetworkMember, Units
 from localw2.estimators.regression.outcomes import Outcomes, Rounding
 from localw2.estimators.regression.scale import Scale
-from localw2.estimators.settings import LARGEST
 from localw2.estimators.stored_values import (
     MOST_COLUMNS,
     drop_excess,

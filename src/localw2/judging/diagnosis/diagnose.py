@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 from scipy.special import ndtri
 
-from localw2._validation import Array, as_array, as_rows, check_count, check_probability, seed_from
+from localw2._validation import (
+    Array,
+    as_array,
+    as_rows,
+    check_count,
+    check_probability,
+    check_range,
+    seed_from,
+)
 from localw2._wording import align, to_plain
 from localw2.judging.diagnosis import checks
 from localw2.judging.diagnosis.checks import FEW_NEAR, LEVEL
@@ -425,6 +433,7 @@ def _check_data(x: Any, y: Any) -> tuple[Array, Array]:
         raise ValueError(f"x has {len(x)} rows and y has {len(y)}; they must be the same rows.")
     if len(y) < 2:
         raise ValueError("y has 1 row, which says nothing about spread or coverage. Pass 2, better 200.")
+    check_range(y.reshape(len(y), -1).astype(np.float64), "y")
     return x, y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
 
 

@@ -12,7 +12,7 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from localw2._validation import Array, check_number
+from localw2._validation import Array, check_number, check_range
 from localw2.estimators import settings
 from localw2.estimators.dynamics import checks, storing
 from localw2.estimators.dynamics.population.individuals import Equation
@@ -97,7 +97,7 @@ class PopulationMethods:
         doses, covariates, inputs = given
         named = self._initial_laws()
         data = Trajectories.of(Y, t, self._whole_start(y0), t0, self.observe is None, kept, partly=True)
-        settings.check_range(data.values[np.isfinite(data.values)], "Y")
+        check_range(data.values[np.isfinite(data.values)], "Y")
         checks.check_observed(data, self.observe)
         if kept is not None and len(kept) < len(Y):
             doses, covariates, inputs = subset(doses, covariates, inputs, kept)
