@@ -146,3 +146,19 @@ def test_every_kind_of_failure_has_advice():
         assert found.failures[0][0] == kind
         assert found.verdict[0].startswith("Not calibrated")
         assert ADVICE[kind] in found.verdict
+
+
+def test_training_rows_are_judged_without_advice_and_without_a_yes():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(2, 300))
+    draws = 0.5 * rng.normal(size=(60, 300))
+    with pytest.warns(SeenRowsWarning, match="240 of these 300 rows"):
+        found = diagnose(x, y, draws, x_train=x[:240], y_train=y[:240], random_state=0)
+    assert found.training_share == pytest.approx(0.8)
+    assert any("240 of these 300 rows (80 %)" in line for line in found.verdict)
+    assert not set(found.verdict) & set(ADVICE.values())
+    assert found.to_dict()["calibrated"] is None
+    new = diagnose(x[240:], y[240:], draws[:, 240:], x_train=x[:240], y_train=y[:240], random_state=0)
+    assert new.training_share == 0
+    assert set(new.verdict) & set(ADVICE.values())
+    assert new.to_dict()["calibrated"] is False

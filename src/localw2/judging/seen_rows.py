@@ -21,6 +21,18 @@ class SeenRowsWarning(UserWarning):
     """Rows that should be new to a model are among its training rows."""
 
 
+def describe_seen(share: float, n_rows: int) -> str:
+    """What is wrong with judging a fit by rows of which this share are training rows.
+
+    >>> describe_seen(0.84, 50)
+    '42 of these 50 rows (84 %) are training rows, on which a fit looks better than it is. ...'
+    """
+    return (
+        f"{share * n_rows:.0f} of these {n_rows} rows ({100 * share:.0f} %) are training rows, on which a "
+        "fit looks better than it is. Judge it by held-out rows."
+    )
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class SeenRows:

@@ -36,8 +36,8 @@ def demo(
 ) -> None:
     """Predict the body mass of penguins, check it on penguins held out, and show the result as a page.
 
-    It does what `localw2 fit penguins.csv --target body_mass_g --hold-out 0.25` does, and opens the page that
-    `localw2 report` writes if somebody is there to see it.
+    It does what `localw2 fit penguins.csv --target body_mass_g --hold-out 0.25 --out penguins.localw2`
+    does, and opens the page that `localw2 report` writes if somebody is there to see it.
     """
     folder = Path(out)
     check_folder(folder)
@@ -149,9 +149,9 @@ def describe_scores(scores: dict[str, float]) -> list[str]:
     return [
         f"On the {n} penguins that were held out:",
         f"  The prediction is off by {scores['mean_error']:.0f} g on average.",
-        f"  The mean of all penguins is off by {scores['mean_error_without_inputs']:.0f} g.",
+        f"  The mean of all penguins would be off by {scores['mean_error_without_inputs']:.0f} g.",
         f"  90 % prediction intervals contain {inside} of {n} masses ({100 * inside / n:.0f} %);",
-        f"  for exact intervals, {scores['usual_low']} to {scores['usual_high']} would be usual.",
+        f"  with exact intervals, {scores['usual_low']} to {scores['usual_high']} would be typical.",
         f"  They are {scores['width']:.0f} g wide on average. One interval for all penguins, without",
         f"  looking at the other columns, would be {scores['width_without_inputs']:.0f} g wide.",
     ]

@@ -70,8 +70,8 @@ def fit(
     law: Annotated[
         LawName,
         typer.Option(
-            help="What the distribution is made of; auto takes similar rows and, with one or two columns, a "
-            "network."
+            help="What the distribution is made of; auto takes similar rows and, with one or two numeric "
+            "columns, a network."
         ),
     ] = LawName.auto,
     base: Annotated[Base, typer.Option(help="The mean that the distribution is centred on.")] = Base.auto,

@@ -62,7 +62,8 @@ def score_rows(
         "rows": len(X),
         "interval": scores.COVERAGE,
         "targets": found.list_scores(targets),
-        "calibrated": found.diagnosis.calibrated,
+        "training_share": found.diagnosis.training_share,
+        "calibrated": None if found.diagnosis.training_share else found.diagnosis.calibrated,
         "valid": found.diagnosis.valid,
         "verdict": list(found.diagnosis.verdict),
     }

@@ -26,7 +26,7 @@ Keep = Annotated[
 ]
 DropMissing = Annotated[
     bool,
-    typer.Option("--drop-missing", help="Leave out rows without a target; missing inputs are no trouble."),
+    typer.Option("--drop-missing", help="Leave out rows without a target; missing inputs are fine."),
 ]
 DropMissingInputs = Annotated[
     bool, typer.Option("--drop-missing", help="Leave out rows with a missing value in an input used.")

@@ -27,7 +27,8 @@ def predict(
     model: options.Model,
     data: options.Data,
     quantiles: Annotated[
-        str | None, typer.Option(metavar=".05,.5,.95", help="Quantiles to predict instead of an interval.")
+        str | None,
+        typer.Option(metavar=".05,.5,.95", help="Quantiles to predict; then an interval only if asked for."),
     ] = None,
     interval: Annotated[
         float | None,
@@ -35,7 +36,10 @@ def predict(
     ] = None,
     above: Annotated[
         str | None,
-        typer.Option(metavar="V[,V2]", help="Probabilities to exceed these values, instead of an interval."),
+        typer.Option(
+            metavar="V[,V2]",
+            help="Probabilities of exceeding these values; then an interval only if asked for.",
+        ),
     ] = None,
     out: options.TableOut = "-",
     keep: options.Keep = None,
@@ -157,7 +161,7 @@ def sample(
     write_result(context, columns, out, as_json, rows.table.sha256)
     if out != "-":
         has_numbers = not hasattr(estimator, "coding_") or estimator.coding_.numeric
-        asked = "the probability to exceed a value" if has_numbers else "the probability of each class"
+        asked = "the probability of exceeding a value" if has_numbers else "the probability of each class"
         command = ["localw2", "predict", model, data, *(["--above", "VALUE"] if has_numbers else [])]
         command += [
             "--out",

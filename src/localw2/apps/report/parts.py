@@ -80,7 +80,7 @@ def warn_of_training(model: Any, x: Any, y: Any, what: str) -> str:
         return ""
     return (
         f'<p class="warning"><b>The model was trained on {100 * share:.0f} % of these {what}.</b> '
-        f"There even an overfitted model looks calibrated; judge it by held-out {what} instead.</p>"
+        f"There a fit looks better than it is; judge it by held-out {what} instead.</p>"
     )
 
 
@@ -256,5 +256,6 @@ def reproduce(source: str | None) -> str:
     return (
         f"<p>Made{made} with Python {platform.python_version()}, {as_html(versions)}. The same versions, "
         "data and seed give the same report.</p>"
-        f"<p>The method is described in {as_html(CITATION)}.</p>"
+        f"<p>The local loss that networks and equations are trained by is that of {as_html(CITATION)}; "
+        "distributions that are drawn from similar rows of a table are made without it.</p>"
     )

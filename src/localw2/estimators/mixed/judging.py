@@ -9,6 +9,7 @@ import numpy as np
 
 from localw2._validation import Array, check_count
 from localw2.judging.diagnosis.diagnose import ADVICE, Diagnosis
+from localw2.judging.seen_rows import describe_seen
 from localw2.metrics import CalibrationBins, brier_score, log_loss
 
 if TYPE_CHECKING:
@@ -73,11 +74,13 @@ class MixedDiagnosis:
     Those are ``log_loss``, ``brier``, ``accuracy``, and ``calibration_error`` with ``chance``, the mean error
     of right probabilities on so many rows, and ``pvalue``, the share of tables drawn from the probabilities
     themselves that have no smaller error: it tests whether they are calibrated. ``base_log_loss`` is that of
-    the shares of the classes in these rows, whatever x.
+    the shares of the classes in these rows, whatever x. ``training_share`` is as in ``Diagnosis``.
     """
 
     numbers: Diagnosis | None
     classes: dict[str, dict[str, float]]
+    training_share: float = 0.0
+    n_rows: int = 0
 
     @property
     def valid(self) -> bool:
@@ -109,13 +112,18 @@ class MixedDiagnosis:
                     f"The probabilities of {name} are not calibrated: {off} (p = {s['pvalue']:.2g})."
                 )
             else:
-                lines.append(f"The probabilities of {name} are calibrated as far as these rows tell: {off}.")
+                told = "calibrated as far as these rows can tell"
+                lines.append(f"The probabilities of {name} are {told}: {off}.")
             if s["base_log_loss"] == 0:
                 lines.append(f"All of these rows have the same {name}, so they tell little of it.")
                 continue
             gain = 1 - s["log_loss"] / s["base_log_loss"]
             side = "lower" if gain >= 0 else "higher"
-            lines.append(f"Its log loss is {100 * abs(gain):.0f} % {side} than that of its shares alone.")
+            lines.append(
+                f"Its log loss is {100 * abs(gain):.0f} % {side} than that of the class shares alone."
+            )
+        if self.training_share:
+            lines.append(describe_seen(self.training_share, self.n_rows))
         return lines
 
     def __str__(self) -> str:

@@ -25,7 +25,7 @@ from localw2.estimators.mixed.views import NumberOutputs, PointOutputs
 from localw2.estimators.powers import Powers
 from localw2.estimators.regression.regressor import LocalW2Regressor
 from localw2.estimators.tables import Columns, read_rows, read_table
-from localw2.judging.seen_rows import SeenRows, SeenRowsWarning, judge_seen
+from localw2.judging.seen_rows import SeenRows, SeenRowsWarning, describe_seen, judge_seen
 from localw2.judging.swap_test.conditional import ConditionalTest, conditional_test
 from localw2.metrics import energy_score
 from localw2.models.sampler import encode_rows
@@ -251,12 +251,13 @@ class LocalW2MixedRegressor(Tabled, stored_values.Storable, BaseEstimator):  # t
         """
         check_is_fitted(self, "law_")
         numbers, codes = self.coding_.read(cells.as_pandas(Y))
-        self._warn_of_seen(X, self.coding_.embed(numbers, codes))
+        share = self._find_seen(X, self.coding_.embed(numbers, codes))
         view = NumberOutputs(self)
         options = {"n_samples": n_samples, "random_state": random_state, "names": names}
         found = view.diagnose(X, numbers, **options) if numbers.shape[1] else None
         probabilities = self.law_.column_probabilities(self.standardise(X))
-        return MixedDiagnosis(found, judge_classes(self.coding_, codes, probabilities))
+        classes = judge_classes(self.coding_, codes, probabilities)
+        return MixedDiagnosis(found, classes, share, len(numbers))
 
     def conditional_test(
         self, X: Any, Y: Any, delta: Any = "auto", random_state: Any = None, **options: Any
@@ -465,18 +466,15 @@ class LocalW2MixedRegressor(Tabled, stored_values.Storable, BaseEstimator):  # t
         x, count = self.standardise(X), check_count(n_samples, "n_samples", 1)
         return self.law_.sample(x, count, np.random.default_rng(settings.draw_seed(random_state)))
 
-    def _warn_of_seen(self, X: Any, points: Array) -> None:
+    def _find_seen(self, X: Any, points: Array) -> float:
+        """The share of training rows, 0 if chance explains it; otherwise there is a warning."""
         seen = self.seen_rows_
         share, beyond_chance = (
             (0.0, False) if seen is None else judge_seen(seen, encode_rows(self, X), points)
         )
         if beyond_chance:
-            warnings.warn(
-                f"{100 * share:.0f} % of these {len(points)} rows are training rows, on which a fit looks "
-                "better than it is. Diagnose it on held-out rows.",
-                SeenRowsWarning,
-                stacklevel=3,
-            )
+            warnings.warn(describe_seen(share, len(points)), SeenRowsWarning, stacklevel=3)
+        return share if beyond_chance else 0.0
 
     def _frame(self, numbers: Array, codes: Array, n_samples: int | None = None, n: int = 0) -> Any:
         columns = self.coding_.as_columns(numbers, codes)

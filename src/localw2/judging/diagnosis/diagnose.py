@@ -33,7 +33,7 @@ from localw2.judging.independence import (
     measure_shared_noise,
 )
 from localw2.judging.inputs import Input
-from localw2.judging.seen_rows import SeenRows, SeenRowsWarning, judge_seen
+from localw2.judging.seen_rows import SeenRows, SeenRowsWarning, describe_seen, judge_seen
 from localw2.models.sampler import SamplerDraws, as_inputs, encode_rows, find_owner, has_table
 
 if TYPE_CHECKING:
@@ -74,12 +74,15 @@ class Diagnosis:
     predicted SD, for each output, with a 95 % interval (1 is right); ``constant_draws`` counts the rows in
     which all draws are equal and y differs; ``shared_noise`` is roughly how many rows share the noise of a
     draw, 1 if they are independent; ``modes`` compares the modes of y with those of its draws, from 20 rows
-    and 40 draws on. Numbers that cannot be computed are NaN, and None in ``to_dict``.
+    and 40 draws on. ``training_share`` is the share of training rows among these, 0 if chance explains it:
+    on them a judgement tells nothing of new rows, so ``to_dict`` has None for ``calibrated``. Numbers that
+    cannot be computed are NaN, and None in ``to_dict``.
     """
 
     n_rows: int
     n_samples: int
     n_outputs: int
+    training_share: float
     groups: tuple[Group, ...]
     dependence: tuple[Dependence, ...]
     modes: tuple[Modes, ...]
@@ -223,7 +226,8 @@ class Diagnosis:
             lines = [f"{judgement}. {found[0][2]}."]
             lines += [f"{words}." for _, _, words in found[1:4]]
             lines += [f"table() lists {len(found) - 4} more findings."] if len(found) > 4 else []
-            lines += list(dict.fromkeys(ADVICE[kind] for _, kind, _ in found[:4]))
+            if not self.training_share:  # of which it would be no advice
+                lines += list(dict.fromkeys(ADVICE[kind] for _, kind, _ in found[:4]))
             if self._unclear_pairs:
                 lines += ["The dependence between outputs cannot be judged until each is right on its own."]
         elif self.n_rows < checks.FEW_ROWS:
@@ -233,6 +237,8 @@ class Diagnosis:
         stuck = max(self.constant_draws)
         if self.valid and found and stuck > 0.01 * self.n_rows:
             lines += [f"The spread has collapsed in {stuck} rows: all their draws are equal, but not to y."]
+        if self.training_share:
+            lines.append(describe_seen(self.training_share, self.n_rows))
         return lines + self._describe_skill() + self._describe_inputs()
 
     def _describe_skill(self) -> list[str]:
@@ -293,7 +299,8 @@ class Diagnosis:
         found = {name: value for name, value in vars(self).items() if name not in hidden}
         found |= {name: [vars(entry) for entry in found[name]] for name in ("groups", "dependence")}
         found["modes"] = [asdict(entry) for entry in self.modes]
-        found |= {"calibrated": self.calibrated, "valid": self.valid, "verdict": self.verdict}
+        calibrated = None if self.training_share else self.calibrated
+        found |= {"calibrated": calibrated, "valid": self.valid, "verdict": self.verdict}
         found["ball_size_quantiles"] = np.quantile(self.ball_sizes, [0, 0.25, 0.5, 0.75, 1])
         found["sparse_rows"] = np.flatnonzero(self.sparse)
         outside = self.extrapolated
@@ -388,7 +395,7 @@ def diagnose(
     y, samples = _check_samples(y, samples)
     training = None if x_train is None else _check_training(encode_rows(owner, x_train), inputs, "x_train")
     outputs = None if y_train is None else _check_training(y_train, y, "y_train")
-    _warn_of_seen(owner, training, outputs, inputs, y)
+    training_share = _find_seen(owner, training, outputs, inputs, y)
     shared_noise = _check_independent(samples)
     (n, d), pairs = y.shape, checks.choose_pairs(y.shape[1], rng)
     rows = checks.RowStatistics.of(y, samples, pairs, rng)
@@ -403,6 +410,7 @@ def diagnose(
         n_rows=n,
         n_samples=len(samples),
         n_outputs=d,
+        training_share=training_share,
         groups=tuple(groups),
         dependence=tuple(dependence),
         modes=tuple(modes),
@@ -486,8 +494,11 @@ def _check_independent(samples: Array) -> float:
     return shared_noise
 
 
-def _warn_of_seen(owner: Any, x_train: Array | None, y_train: Array | None, x: Array, y: Array) -> None:
-    """Compare with the training rows that were passed, or else with those that the sampler remembers."""
+def _find_seen(owner: Any, x_train: Array | None, y_train: Array | None, x: Array, y: Array) -> float:
+    """The share of training rows: of those that were passed, or else of those that the sampler remembers.
+
+    If it is more than chance explains, a warning says so; otherwise it is 0.
+    """
     seen = getattr(owner, "seen_rows_", None)
     if x_train is not None and y_train is not None:
         if len(x_train) != len(y_train):
@@ -496,9 +507,5 @@ def _warn_of_seen(owner: Any, x_train: Array | None, y_train: Array | None, x: A
         seen = SeenRows.of(x_train, y_train, size=len(x_train))
     share, beyond_chance = judge_seen(seen, x, y) if isinstance(seen, SeenRows) else (0.0, False)
     if beyond_chance:
-        warnings.warn(
-            f"{share * len(x):.0f} of these {len(x)} rows ({100 * share:.0f} %) are training rows, on which "
-            "a fit looks better than it is. Diagnose it on held-out rows.",
-            SeenRowsWarning,
-            stacklevel=3,
-        )
+        warnings.warn(describe_seen(share, len(x)), SeenRowsWarning, stacklevel=3)
+    return share if beyond_chance else 0.0
