@@ -11,6 +11,7 @@ from sklearn.linear_model import LinearRegression
 
 from localw2 import BallLaw, LocalW2Regressor
 from localw2.estimators.regression.ball_law import learn_balls
+from localw2.estimators.regression.forest import Forest
 from localw2.estimators.regression.mean import cross_fit
 from localw2.estimators.regression.member import PREDICTION_DRAWS
 from localw2.estimators.regression.outcomes import Outcomes
@@ -210,6 +211,35 @@ class TestSettings:
         )
         spread = near.predict(x, return_std=True)[1]
         np.testing.assert_allclose(moved.predict(x + far, return_std=True)[1], spread, rtol=0.1)
+
+    @pytest.mark.parametrize("unit", [1e-6, 1e-9, 1e-20, 1e-40, 1e20])
+    def test_balls_do_not_depend_on_the_unit_of_a_column(self, unit):
+        """Trees do not split between numbers that are closer than 1e-7."""
+        rng = np.random.default_rng(1)
+        x = rng.integers(0, 50, (500, 1)).astype(float)
+        y = np.where(x[:, 0] > 25, 3, 0.3) * rng.normal(size=500)
+        own, other = (LocalW2Regressor("balls", base=None, random_state=0).fit(u * x, y) for u in (1.0, unit))
+        spread = own.predict(x, return_std=True)[1]
+        np.testing.assert_allclose(other.predict(unit * x, return_std=True)[1], spread, rtol=0.1)
+
+    @pytest.mark.parametrize(
+        "column",
+        [
+            lambda rng: 1.7e9 + 3600 * rng.integers(0, 50, 500),
+            lambda rng: 1.7e9 + 60 * rng.integers(0, 4320, 500),
+            lambda rng: np.where(rng.random(500) < 0.02, 0, 1.7e9 + 3600 * rng.integers(0, 240, 500)),
+            lambda rng: 20150000 + 100 * rng.integers(1, 13, 500) + rng.integers(1, 29, 500),
+            lambda rng: 1e-9 * rng.normal(size=500),
+        ],
+    )
+    def test_rows_fall_into_the_leaves_that_they_grew(self, column):
+        """A number that single precision rounds is on the side of a threshold that growing saw."""
+        rng = np.random.default_rng(0)
+        x = column(rng).astype(float)[:, None]
+        forest = Forest.grow(x, rng.normal(size=(500, 1)), [], 30, 5, 0, None)
+        leaves = forest.apply(x)
+        counts = np.bincount(leaves.ravel(), minlength=len(forest.feature))
+        assert counts[forest.feature < 0].min() >= 5
 
     def test_more_rows_than_there_are(self):
         x, y = rows(12)

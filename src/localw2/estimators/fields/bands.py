@@ -9,7 +9,7 @@ import numpy as np
 
 from localw2._validation import Array
 
-_ROUNDING = 1e-12  # of numbers near 1, after some sums
+_ROUNDING = 2e-14  # of numbers near 1, after some sums
 _LEAST = 1e-150  # of a spread: far below that of any outcome, and a ratio to it is a number
 
 
@@ -37,10 +37,11 @@ class Bands:
         """Those of draws (S, G) at one x, ``spread`` being that of a point in all rows."""
         mean = draws.mean(0)
         off = draws - mean
-        usual = max(spread, float(np.sqrt((off**2).mean())), _ROUNDING * float(np.abs(mean).max()), _LEAST)
+        squares = off**2
+        usual = max(spread, float(np.sqrt(squares.mean())), _ROUNDING * float(np.abs(mean).max()), _LEAST)
 
         def measure(side: Array) -> Array:
-            root = np.sqrt((off**2).sum(0, where=side) / np.maximum(side.sum(0), 1))
+            root = np.sqrt(squares.sum(0, where=side) / np.maximum(side.sum(0), 1))
             # Distances between equal numbers are rounding, and their ratios could be anything.
             found: Array = np.maximum(root, _ROUNDING * (np.abs(mean) + usual))
             return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any, Self, final
 
@@ -329,7 +330,9 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
         estimator = cls()
         parameters = stored_values.restore_parameters(plain["parameters"])
         given = tensors.get(_GIVEN_GRID)
-        grid = None if given is None else stored_values.sized_array(_GIVEN_GRID, given, len(given))
+        grid = None
+        if given is not None:
+            grid = _read_grid(stored_values.sized_array(_GIVEN_GRID, given, len(given)), None)
         stored_values.set_stored_parameters(estimator, parameters | {"regressor": None, "grid": grid})
         whole = stored_values.whole_number
         p = whole(plain["n_features"], 1, stored_values.MOST_COLUMNS)
@@ -356,9 +359,10 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
         )
         location = restore_location(plain, tensors, width, q)
         noise, left_out = plain["noise"], plain["left_out"]
-        if {type(one) for one in (0.0 if noise is None else noise, left_out, components.spread)} != {float}:
+        sizes = (0.0 if noise is None else noise, abs(left_out), components.spread)
+        if not all(type(size) is float and 0 <= size < math.inf for size in sizes):
             found = f"noise={noise!r}, left_out={left_out!r}, spread={components.spread!r}"
-            raise ValueError(f"{found} are not numbers.")
+            raise ValueError(f"{found} are not numbers that a fit gives.")
         estimator.regressor_, estimator.components_ = law, components
         estimator._location, estimator._columns = location, columns
         estimator.n_components_, estimator.left_out_ = q, left_out
@@ -370,6 +374,8 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
         name = _EVEN_BAND_SCORES if estimator._even_bands else _BAND_SCORES
         scores = tensors.get(name)
         estimator.band_scores_ = None if scores is None else array(name, scores, len(scores))
+        if scores is not None and not (len(scores) and bool((scores >= 0).all())):
+            raise ValueError(f"{name} are not distances: there is none, or one is negative.")
         of_bands = tensors.get("band_weights")
         n_held = 0 if scores is None else len(scores)
         estimator._band_weights = None if of_bands is None else array("band_weights", of_bands, n_held)

@@ -59,7 +59,9 @@ def restore_location(
     """What ``store_location`` described, or a file of the first fields, which had polynomials only."""
     whole, array = stored_values.whole_number, stored_values.sized_array
     degrees, parts = plain["degrees"], plain.get("smooth_parts")
+    here = {name for name in tensors if name.partition(":")[0] in ("center", "log_variance", "mixing")}
     if degrees is None and parts is None:
+        _refuse(here)
         return None
     ends = array("lower", tensors["lower"], width), array("upper", tensors["upper"], width)
     if parts is None:
@@ -107,7 +109,10 @@ def restore_location(
 
     mixing = None if parts["mixing"] is None else restore_levels("mixing", d * (d - 1) // 2)
     location = LocationScale(restore("center", *ends, d), restore_levels("log_variance", d), mixing)
-    here = {name for name in tensors if name.partition(":")[0] in ("center", "log_variance", "mixing")}
-    if unused := sorted(here - set(store_location(location)[1])):
-        raise ValueError(f"the file has {unused[0]}, which the functions that it describes do not have.")
+    _refuse(here - set(store_location(location)[1]))
     return location
+
+
+def _refuse(unused: set[str]) -> None:
+    if unused:
+        raise ValueError(f"the file has {min(unused)}, which the functions that it describes do not have.")

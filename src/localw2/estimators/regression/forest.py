@@ -29,7 +29,8 @@ class Forest:
     """Trees one after the other in arrays of M nodes; tree t starts at node ``roots[t]``.
 
     A row goes to ``left`` if its ``feature`` is at most ``threshold`` (or is missing and ``missing_left``),
-    else to ``right``; ``feature`` is -1 in leaves.
+    else to ``right``; ``feature`` is -1 in leaves. Features are compared as trees saw them when they grew:
+    less the ``center`` of their column, in its ``unit`` and in single precision.
     """
 
     codes: CategoryCodes
@@ -39,6 +40,8 @@ class Forest:
     left: Array
     right: Array
     missing_left: Array
+    center: Array
+    unit: Array
 
     @property
     def n_trees(self) -> int:
@@ -74,7 +77,7 @@ class Forest:
             codes = CategoryCodes.by_mean(x, target[:, 0], categorical, weights)
         numbers = codes.apply(x) if categorical else x
         center, unit = _place(numbers)
-        numbers = ((numbers - center) / unit).astype(np.float32)
+        numbers = _shrink(numbers, center, unit)
         seeds = np.random.SeedSequence([seed, 11]).spawn(n_trees)
         jobs = 1 if numbers.size < _WORTH_THREADS else -1 if n_jobs is None else n_jobs
         missing = bool(np.isnan(numbers).any())
@@ -95,16 +98,16 @@ class Forest:
             np.where(leaf, -1, starts + np.concatenate([part[side] for part in nodes])).astype(np.int32)
             for side in ("left_child", "right_child")
         )
-        threshold = np.concatenate([tree.threshold for tree in trees]).astype(np.float64)
-        threshold[~leaf] = threshold[~leaf] * unit[feature[~leaf]] + center[feature[~leaf]]
         return cls(
             codes,
             roots.astype(np.int32),
             np.where(leaf, -1, feature).astype(np.int32),
-            threshold,
+            np.concatenate([tree.threshold for tree in trees]).astype(np.float64),
             left,
             right,
             np.concatenate([part["missing_go_to_left"] for part in nodes]).astype(bool),
+            center,
+            unit,
         )
 
     def tree(self, t: int) -> Forest:
@@ -122,6 +125,8 @@ class Forest:
             left.astype(np.int32),
             right.astype(np.int32),
             self.missing_left[nodes],
+            self.center,
+            self.unit,
         )
 
     def levels(self) -> list[Array]:
@@ -139,7 +144,7 @@ class Forest:
 
         With ``may_enter`` (M,) a row stops above the first node that it may not enter.
         """
-        numbers = self.codes.apply(x)
+        numbers = _shrink(self.codes.apply(x), self.center, self.unit)
         step = max(1, _AT_A_TIME // self.n_trees)
         parts = [self._lead_down(numbers[i : i + step], may_enter) for i in range(0, len(x), step)]
         return np.concatenate(parts) if parts else np.empty((0, self.n_trees), np.int32)
@@ -162,19 +167,32 @@ class Forest:
 
 
 def _place(x: Array) -> tuple[Array, Array]:
-    """Center and unit (p,) in which single precision tells the numbers of each column apart: 0 and 1 mostly.
+    """Center and unit (p,) in which single precision tells the numbers of each column apart.
 
-    >>> _place(np.array([[0.0, 1.7e9, 1e45], [9.0, 1.7e9 + 8, 3e45]]))
-    (array([0.0e+00, 1.7e+09, 2.0e+45]), array([1.e+00, 8.e+00, 2.e+45]))
+    They are 0 and 1 unless a column is far from 0 for its range, or narrow or huge. Trees do not split
+    between numbers that are closer than 1e-7. Units are powers of two, which cost no digit.
+
+    >>> center, unit = _place(np.array([[0.0, 1.7e9, 1e45, 0.0], [9.0, 1.7e9 + 8, 3e45, 1e-9]]))
+    >>> center.tolist(), np.log2(unit).tolist()
+    ([0.0, 1700000004.0, 2e+45, 0.0], [0.0, 3.0, 150.0, -30.0])
     """
-    present = np.where(np.isnan(x), 0.0, x), ~np.isnan(x)
-    low = np.min(present[0], axis=0, where=present[1], initial=np.inf)
-    high = np.max(present[0], axis=0, where=present[1], initial=-np.inf)
+    seen = ~np.isnan(x)
+    low = np.min(x, axis=0, where=seen, initial=np.inf)
+    high = np.max(x, axis=0, where=seen, initial=-np.inf)
     varies = high > low
     width = np.where(varies, high - low, 1.0)
     reach = np.where(varies, np.maximum(np.abs(low), np.abs(high)), 0.0)
-    moved = varies & ((reach > _FAR * width) | (reach > _HUGE) | (width < 1 / _HUGE))
-    return np.where(moved, low + width / 2, 0.0), np.where(moved, width, 1.0)
+    far = varies & ((reach > _FAR * width) | (reach > _HUGE))
+    unit = np.where(far | (width < 1), np.exp2(np.floor(np.log2(width)).clip(-1000, 1000)), 1.0)
+    return np.where(far, low + width / 2, 0.0), unit
+
+
+def _shrink(x: Array, center: Array, unit: Array) -> Array:
+    """The numbers that trees compare, in single precision."""
+    if center.any() or (unit != 1).any():
+        x = (x - center) / unit
+    found: Array = x.astype(np.float32)
+    return found
 
 
 def _grow_tree(

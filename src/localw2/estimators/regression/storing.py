@@ -47,6 +47,7 @@ _FOREST = {
     "right": torch.int32,
     "missing_left": torch.bool,
 }
+_PLACE = ("center", "unit")  # of the columns of a forest, which older files do not have
 _MOST_TREES = 10_000  # of one boosting
 _TREES = {
     "start": torch.float64,
@@ -292,6 +293,7 @@ def _store_forest(balls: FilledForest, prefix: str) -> Tensors:
     in_leaves = np.where(balls.forest.feature < 0, balls.counts, 0)
     held = {"kept": balls.kept, "in_leaves": in_leaves, "shown": balls.shown, "folds": balls.folds}
     tensors = {f"{prefix}.{n}": _tensor(getattr(balls.forest, n), t) for n, t in _FOREST.items()}
+    tensors |= {f"{prefix}.{name}": _tensor(getattr(balls.forest, name)) for name in _PLACE}
     tensors |= {f"{prefix}.{n}": _tensor(held[n], t) for n, t in _HELD.items()}
     if balls.weights is not None:
         tensors[f"{prefix}.{_ROW_WEIGHTS}"] = _tensor(balls.weights)
@@ -338,8 +340,14 @@ def _restore_forest(prefix: str, centred: bool, tensors: Tensors, mean: FoldedMe
     d = len(mean.intercept)
     found = {name: _vector(f"{prefix}.{name}", tensors, dtype) for name, dtype in _FOREST.items()}
     maps = {j: _codes(f"{prefix}.codes.{j}", tensors) for j in mean.columns.categorical}
-    forest = Forest(CategoryCodes(maps), **found)
     width = mean.columns.width + (d if centred and mean.parts else 0)
+    place = np.zeros(width), np.ones(width)
+    if f"{prefix}.unit" in tensors:
+        center, unit = (sized_array(name, tensors[f"{prefix}.{name}"], width) for name in _PLACE)
+        if not (unit > 0).all():
+            raise ValueError("the units of its columns are damaged.")
+        place = center, unit
+    forest = Forest(CategoryCodes(maps), **found, center=place[0], unit=place[1])
     shown = sized_array("shown", tensors[f"{prefix}.shown"], len(tensors[f"{prefix}.shown"]), d)
     names = ("kept", "in_leaves", "folds")
     kept, in_leaves, folds = (_vector(f"{prefix}.{n}", tensors, _HELD[n]) for n in names)

@@ -252,10 +252,10 @@ class Diagnosis:
         doubt = ", not a clear improvement" if abs(self.skill) <= 2 * self.skill_error else ""
         lines = [f"The {score} is {side} that of {self.base} (+- {100 * self.skill_error:.2g} %{doubt})."]
         if self.skill < -2 * self.skill_error:
-            why = ": x may say nothing about y, or the fit had too few rows"
-            if self._findings:
-                why = ", because of what is named above"
-            lines.append(f"So the model is worse than no model here{why}.")
+            why = "x may say nothing about y, or the fit had too few rows"
+            if self._findings and self.valid:  # otherwise they are not named
+                why = f"what is named above may be the reason, or {why}"
+            lines.append(f"So the model is worse than no model here: {why}.")
         return lines
 
     def _describe_inputs(self) -> list[str]:
@@ -448,6 +448,9 @@ def _check_data(x: Any, y: Any) -> tuple[Array, Array]:
 def _check_samples(y: Array, samples: Any) -> tuple[Array, Array]:
     """Float64 y (N, d), and samples (S, N, d) in their own type."""
     samples = as_array(samples, "samples")
+    if samples.ndim >= 2 and samples.size:
+        ends = [np.atleast_1d(end(samples, axis=(0, 1))) for end in (np.min, np.max)]
+        check_range(np.stack(ends).astype(np.float64), "samples")
     if samples.ndim == 3 and samples.shape[2] == 1 and y.ndim == 1:
         samples = samples[..., 0]
     if samples.shape[1:] != y.shape:
