@@ -13,8 +13,9 @@ from summary import OURS, Summary
 
 BLUE, GREY = "#1f6fb4", "#b9bec6"
 # Colours that differ in lightness as well as in hue, for the peers in the order of ``METHODS``.
-COLORS = ("#c8442c", "#8c2d82", "#2b8a5b", "#e39a17", "#5b3a1e", "#e17ba8", "#111111")
-MARKS = ("s", "D", "^", "v", "P", "X", "*")
+COLORS = ("#c8442c", "#8c2d82", "#2b8a5b", "#e39a17", "#5b3a1e", "#e17ba8", "#111111", "#17a2a2")
+MARKS = ("s", "D", "^", "v", "P", "X", "*", "p")
+COMPETITOR = "Gaussian process"  # a baseline that is often the best competitor
 NEAREST, FARTHEST = 0.68, 2.0  # beyond these, a mark at the edge: one bad method would hide all differences
 TICKS = (0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0)
 
@@ -29,12 +30,12 @@ def draw_dots(summary: Summary, path: Path) -> None:
     ax.axvline(1, color="black", lw=0.8, zorder=1)
     for height in range(len(tables)):
         ax.axhline(height, color="#eceef1", lw=0.8, zorder=0)
-    peers = [method.name for method in METHODS if method.group == "peer"]
+    peers = [*(method.name for method in METHODS if method.group == "peer"), COMPETITOR]
     styles: dict[str, dict[str, Any]] = {
         name: {"color": color, "marker": mark, "s": 26, "zorder": 3}
         for name, color, mark in zip(peers, COLORS, MARKS, strict=True)
     }
-    baselines = [method.name for method in METHODS if method.group == "baseline"]
+    baselines = [m.name for m in METHODS if m.group == "baseline" and m.name != COMPETITOR]
     styles |= {name: {"color": GREY, "marker": "o", "s": 12, "zorder": 2} for name in baselines}
     styles |= {OURS: {"color": BLUE, "marker": "o", "s": 75, "zorder": 4, "edgecolor": "white"}}
     for name, style in styles.items():
