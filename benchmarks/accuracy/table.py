@@ -31,6 +31,7 @@ PICTURE = Path("docs/accuracy.png")
 FAR = 0.75
 EASIEST = 2  # tables, whose part in the means is said
 NOTHING = "*No records yet.*"
+NO_BREAK = "\N{NO-BREAK SPACE}"
 SHOWN = ("ours", "peer", "baseline")
 HEADER = (
     "method",
@@ -228,15 +229,16 @@ def tabulate_closest(records: Sequence[Record]) -> str:
 
 
 def format_lead(ratio: float) -> str:
-    """By how much ours is lower or higher, from its ratio to another; NaN is a dash.
+    r"""By how much ours is lower or higher, from its ratio to another, on one line; NaN is a dash.
 
     >>> format_lead(0.97), format_lead(1.02), format_lead(1.001)
-    ('3 % lower', '2 % higher', 'the same')
+    ('3\xa0%\xa0lower', '2\xa0%\xa0higher', 'the same')
     """
     if math.isnan(ratio):
         return "-"
     percent = round(100 * (ratio - 1))
-    return f"{abs(percent)} % {'lower' if percent < 0 else 'higher'}" if percent else "the same"
+    side = "lower" if percent < 0 else "higher"
+    return f"{abs(percent)} % {side}".replace(" ", NO_BREAK) if percent else "the same"
 
 
 def format_signed(ratio: float) -> str:
