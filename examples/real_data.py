@@ -36,16 +36,28 @@ def main() -> None:
         "--out", type=Path, default=Path("docs/real_data.png"), help="where to save the picture"
     )
     options = parser.parse_args()
-    fig, axes = plt.subplots(1, 3, figsize=(11, 4.1), layout="constrained")
+    fig, axes = plt.subplots(1, 3, figsize=(11, 3.4), layout="constrained")
     draw_diamonds(axes[0])
     draw_geyser(axes[1])
     draw_theophylline(axes[2])
     for ax in axes:
         ax.spines[["top", "right"]].set_visible(False)
+        handles, labels = group_handles(ax)
         # Below the axes: inside, the dots of a legend look like data.
-        ax.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
+        place = {"loc": "upper center", "bbox_to_anchor": (0.48, -0.19), "borderaxespad": 0.0}
+        ax.legend(handles, labels, frameon=False, fontsize=8, ncols=2, columnspacing=1.2, **place)
     fig.savefig(options.out, dpi=110)
     print(f"Plot: {options.out}")
+
+
+def group_handles(ax: Any) -> tuple[list[tuple[Any, ...]], list[str]]:
+    """Handles of equal labels drawn on top of each other: a band with its median and its dots is one entry."""
+    groups: dict[str, list[Any]] = {}
+    for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
+        groups.setdefault(label, []).append(handle)
+    order = {"FillBetweenPolyCollection": 0, "PolyCollection": 0}
+    handles = [tuple(sorted(group, key=lambda h: order.get(type(h).__name__, 1))) for group in groups.values()]
+    return handles, list(groups)
 
 
 def draw_diamonds(ax: Any) -> None:
@@ -63,10 +75,10 @@ def draw_diamonds(ax: Any) -> None:
         carat = np.linspace(0.3, most, 131)
         grid = like[columns].iloc[[0] * len(carat)].assign(carat=carat)
         low, middle, high = model.predict_quantiles(grid, [0.05, 0.5, 0.95]) / 1000
-        shown = like[:250]
-        ax.plot(shown["carat"], shown["price"] / 1000, ".", ms=3.5, color=color, label=f"held-out, {clarity}")
-        ax.fill_between(carat, low, high, color=color, alpha=0.25, lw=0, label="90 % interval, median")
-        ax.plot(carat, middle, color=color)
+        shown, label = like[:250], f"{clarity}: median, 90 %"
+        ax.plot(shown["carat"], shown["price"] / 1000, ".", ms=3.5, color=color, label=label)
+        ax.fill_between(carat, low, high, color=color, alpha=0.25, lw=0, label=label)
+        ax.plot(carat, middle, color=color, label=label)
     ax.set(xlabel="carat", ylabel="price [1000 dollars]")
     ax.set_title("Diamonds: price by carat and clarity", fontsize=10.5)
 
@@ -105,8 +117,8 @@ def draw_theophylline(ax: Any) -> None:
     for number, (_, one) in enumerate(table.groupby("Subject")):
         label = "twelve subjects" if number == 0 else None
         ax.plot(one["Time"], one["conc"], ".-", ms=3.5, lw=0.6, color=GREY, label=label)
-    ax.fill_between(hours, low, high, color=BLUE, alpha=0.3, lw=0, label="90 % of new measurements")
-    ax.plot(hours, middle, color=BLUE, label="median")
+    ax.fill_between(hours, low, high, color=BLUE, alpha=0.3, lw=0, label="median, 90 % of new ones")
+    ax.plot(hours, middle, color=BLUE, label="median, 90 % of new ones")
     ax.set(xlabel="hours after the dose", ylabel="theophylline [mg/L]", xlim=(-0.5, 25), ylim=(0, 12))
     ax.set_title("Trajectories: each with its own parameters", fontsize=10.5)
     print(f"theophylline: at a dose of {dose:.1f} mg/kg\n{model.summary()}")

@@ -358,21 +358,34 @@ def tabulate_medians(records: Sequence[Record], short: bool = False) -> str:
         lead = format_signed(medians[one.peer]) if short else format_lead(medians[one.peer])
         lines.append([name, lead, f"{one.count(1.0)} of {len(one.ratios)}"])
     if short:
-        lines[0][1] = "our CRPS, median table"
+        lines[0], lines[1][0] = ["against", "our CRPS", "lower on"], "**best of them**"
         lines = [list(column) for column in zip(*lines, strict=True)]
-    words = state_noise(summary, summarize(found), 0 if short else len(given))
-    return f"{format_table(lines)}\n\n{words}"
+        words = [state_worst(summary), state_coverage(summary)]
+    else:
+        words = [state_noise(summary), state_coverage(summary), state_excluded(given, summarize(found))]
+    return f"{format_table(lines)}\n\n{' '.join(filter(None, words))}"
 
 
-def state_noise(summary: Summary, all_tables: Summary, excluded: int) -> str:
-    """What the table of medians does not say: splits, the worst table, coverage, and what was left out."""
+def state_worst(summary: Summary) -> str:
+    """How far ours is behind where it is furthest behind."""
+    ratios = summary.best.ratios
+    worst = max(ratios, key=lambda name: ratios[name])
+    return f"On the worst table, ours is {format_lead(ratios[worst])} than the best ({worst}; one split each)."
+
+
+def state_noise(summary: Summary) -> str:
+    """What the table of medians does not say: splits, the mean and the worst table."""
     best, ratios = summary.best, summary.best.ratios
     worst = max(ratios, key=lambda name: ratios[name])
-    sentences = [
+    return (
         f"Each table is split once, so a single ratio is noisy. Compared with the best competitor, our CRPS "
         f"is {format_lead(best.mean)} in the geometric mean, and {format_lead(ratios[worst])} on the worst "
         f"table ({worst})."
-    ]
+    )
+
+
+def state_coverage(summary: Summary) -> str:
+    """Between which shares the intervals contain, on large and on small tables."""
     groups = {True: f"{ENOUGH_ROWS} or more", False: "fewer"}
     held = {
         enough: [share for rows, share in summary.coverages.values() if (rows >= ENOUGH_ROWS) == enough]
@@ -384,17 +397,20 @@ def state_noise(summary: Summary, all_tables: Summary, excluded: int) -> str:
         for enough, shares in held.items()
         if shares
     ]
-    if spans:
-        sentences.append(f"Our 90 % intervals contain {' held-out rows, and '.join(spans)}.")
-    if excluded:
-        tables = "1 more table was" if excluded == 1 else f"{excluded} more tables were"
-        everywhere = all_tables.best
-        sentences.append(
-            f"{tables} drawn, but excluded by a rule made after the fits, because other columns nearly "
-            f"determine the target (with {'it' if excluded == 1 else 'them'}, ours is lower on "
-            f"{everywhere.count(1.0)} of {len(everywhere.ratios)})."
-        )
-    return " ".join(sentences)
+    return f"Our 90 % intervals contain {' held-out rows, and '.join(spans)}." if spans else ""
+
+
+def state_excluded(excluded: Sequence[str], all_tables: Summary) -> str:
+    """How many tables were drawn and excluded, and how ours does with them."""
+    if not excluded:
+        return ""
+    best = all_tables.best
+    one = len(excluded) == 1
+    return (
+        f"{len(excluded)} more table{' was' if one else 's were'} drawn, but excluded by a rule made after the "
+        f"fits, because other columns nearly determine the target (with {'it' if one else 'them'}, ours is "
+        f"lower on {best.count(1.0)} of {len(best.ratios)})."
+    )
 
 
 def tabulate_drawn(records: Sequence[Record]) -> str:
