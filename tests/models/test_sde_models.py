@@ -78,6 +78,22 @@ def test_jumps_add_their_rate_times_their_size():
     assert float((out[:, 1] - out[:, 0]).mean()) == pytest.approx(0.5, abs=0.01)
 
 
+def test_a_rate_of_jumps_in_another_unit_is_refused_and_an_unknown_one_shows():
+    """Jumps are drawn one by one: 2e9 of them would take hours, in which Ctrl-C finds no stage to end."""
+    parts = ConstantCoefficient(1, True), ConstantCoefficient(1), ConstantCoefficient(1, True)
+    jumps = NormalJumps(*parts).double()
+    still = equation(lambda t, y: 0 * y, lambda t, y: 0.1, jumps=jumps)
+    y0, times = torch.tensor([[1.5], [2.5]]).double(), torch.tensor([0.0, 2.0]).double()
+    for rate in (2e9, 1e30):
+        jumps.rate.start(torch.tensor([rate]), torch.tensor([1.0]))
+        with pytest.raises(ValueError, match=r"one step of 0.5 from the state \(1.5\).*unit"):
+            simulate_paths(still, y0, times, 0.5)
+    jumps.rate.start(torch.tensor([math.nan]), torch.tensor([1.0]))
+    paths = simulate_paths(still, y0, times, 0.5)
+    assert paths[:, 0].isfinite().all()
+    assert paths[:, 1].isnan().all()
+
+
 def test_states_stay_inside_bounds():
     bounds = torch.tensor([[0.0], [math.inf]]).double()
     steep = equation(lambda t, y: 0.1 - y, lambda t, y: 2 * (y + 1e-6).sqrt(), bounds=bounds)

@@ -284,12 +284,13 @@ def count_jumps(expected: Tensor, generator: Any) -> Tensor:
     """Poisson numbers with means ``expected`` (n,), by inversion of a normal number per row.
 
     The noise is one number per row from ``base.normal``, so that it can be keyed by row as all other noise.
+    A mean that is not a number gives a number that is none.
     """
     z = normal(tuple(expected.shape), expected, generator)
     u = torch.special.ndtr(z)
-    most = min(float(expected.max()) if expected.numel() else 0.0, MANY)
+    most = min(float(expected.nan_to_num(0.0).max()) if expected.numel() else 0.0, MANY)
     term = torch.exp(-expected)
-    reached, count = term.clone(), torch.zeros_like(expected)
+    reached, count = term.clone(), torch.zeros_like(expected).masked_fill(expected.isnan(), math.nan)
     for k in range(1, math.ceil(most + 6 * math.sqrt(most) + 6)):
         more = u > reached
         count = count + more

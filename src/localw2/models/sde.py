@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 # Steps of the solver from one time to the next beyond which something is wrong with the times.
 MOST_STEPS = 1_000_000
+MOST_JUMPS = 1000  # in one step
 
 
 @final
@@ -102,12 +103,28 @@ class StochasticEquation(nn.Module):
         at = self.inside(y.detach())
         expected = self.jumps.rate(t, at, values) * h
         count = count_jumps(expected.detach()[:, 0], generator)
-        total = torch.zeros_like(y)
-        for k in range(int(count.max()) if len(count) else 0):
+        total = torch.zeros_like(y).masked_fill(count.isnan()[:, None], math.nan)
+        for k in range(_most_jumps(count, at, h)):
             z = normal(tuple(y.shape), y, generator)
             total = total + (count > k)[:, None] * self.jumps.size(t, at, values, z)
         early = normal((len(y), 1), y, generator) > 0
         return total, early, expected
+
+
+def _most_jumps(count: Tensor, y: Tensor, h: Tensor) -> int:
+    """The largest number of jumps in a step h (n, 1) from y (n, d), unless that cannot be meant."""
+    known = count.nan_to_num(0.0, math.inf)
+    if not len(known) or not (most := float(known.max())):
+        return 0
+    if most > MOST_JUMPS:
+        worst = int(known.argmax())
+        state = ", ".join(f"{v:.4g}" for v in y[worst].tolist())
+        raise ValueError(
+            f"{most:.3g} jumps come in one step of {float(h[worst, 0]):.3g} from the state ({state}); at most "
+            f"{MOST_JUMPS} are drawn, one by one. The rate is per unit of t: check it there, give times in the "
+            "unit of the fit, or let so many small jumps be part of the diffusion."
+        )
+    return int(most)
 
 
 def spread(b: Tensor, z: Tensor) -> Tensor:
