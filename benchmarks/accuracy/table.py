@@ -358,7 +358,7 @@ def tabulate_medians(records: Sequence[Record], short: bool = False) -> str:
         lead = format_signed(medians[one.peer]) if short else format_lead(medians[one.peer])
         lines.append([name, lead, f"{one.count(1.0)} of {len(one.ratios)}"])
     if short:
-        lines[0], lines[1][0] = ["against", "our CRPS", "lower on"], "**best of them**"
+        lines[0], lines[1][0] = ["against", f"our{NO_BREAK}CRPS", f"lower{NO_BREAK}on"], "**best of them**"
         lines = [list(column) for column in zip(*lines, strict=True)]
         words = [state_worst(summary), state_coverage(summary)]
     else:
@@ -370,7 +370,7 @@ def state_worst(summary: Summary) -> str:
     """How far ours is behind where it is furthest behind."""
     ratios = summary.best.ratios
     worst = max(ratios, key=lambda name: ratios[name])
-    return f"On the worst table, ours is {format_lead(ratios[worst])} than the best ({worst}; one split each)."
+    return f"One split per table; on the worst ({worst}), ours is {format_lead(ratios[worst])} than the best."
 
 
 def state_noise(summary: Summary) -> str:

@@ -669,7 +669,7 @@ class TestPages:
         short = table.tabulate_medians([], short=True).replace(table.NO_BREAK, " ")
         assert "| against | **best of them** | ngboost |" in short
         assert "| our CRPS | -10 % | -20 % |" in short
-        assert "On the worst table, ours is 25 % higher than the best (a; one split each)." in short
+        assert "One split per table; on the worst (a), ours is 25 % higher than the best." in short
         assert "excluded" not in short
         assert "determine the target: given." in table.tabulate_drawn([])
 
