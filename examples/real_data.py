@@ -51,12 +51,11 @@ def main() -> None:
 
 
 def group_handles(ax: Any) -> tuple[list[tuple[Any, ...]], list[str]]:
-    """Handles of equal labels drawn on top of each other: a band with its median and its dots is one entry."""
+    """Handles of equal labels on top of each other: a band with its median and its dots is one entry."""
     groups: dict[str, list[Any]] = {}
     for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
         groups.setdefault(label, []).append(handle)
-    order = {"FillBetweenPolyCollection": 0, "PolyCollection": 0}
-    handles = [tuple(sorted(group, key=lambda h: order.get(type(h).__name__, 1))) for group in groups.values()]
+    handles = [tuple(sorted(group, key=lambda handle: handle.get_zorder())) for group in groups.values()]
     return handles, list(groups)
 
 

@@ -407,9 +407,9 @@ def state_excluded(excluded: Sequence[str], all_tables: Summary) -> str:
     best = all_tables.best
     one = len(excluded) == 1
     return (
-        f"{len(excluded)} more table{' was' if one else 's were'} drawn, but excluded by a rule made after the "
-        f"fits, because other columns nearly determine the target (with {'it' if one else 'them'}, ours is "
-        f"lower on {best.count(1.0)} of {len(best.ratios)})."
+        f"{len(excluded)} more table{' was' if one else 's were'} drawn, but excluded by a rule made after "
+        f"the fits, because other columns nearly determine the target (with {'it' if one else 'them'}, ours "
+        f"is lower on {best.count(1.0)} of {len(best.ratios)})."
     )
 
 

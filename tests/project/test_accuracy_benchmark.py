@@ -557,8 +557,8 @@ def test_pages_quote_the_recorded_seconds():
     readme = " ".join((table.ROOT / "README.md").read_text().split())
     few, many = (known[name] for name in ("collegedistance", "storms"))
     assert (
-        f"On one core, a fit takes {few[2]:.1f} s for {few[0]} rows of {few[1]} columns and {many[2]:.0f} s for "
-        f"17 583 of {many[1]}" in readme
+        f"On one core, a fit takes {few[2]:.1f} s for {few[0]} rows of {few[1]} columns and {many[2]:.0f} s "
+        f"for 17 583 of {many[1]}" in readme
     )
     assert many[0] == 17583
     (mean,) = re.findall(r"geometric mean of the ratios 0(\.\d+)\)", front)
