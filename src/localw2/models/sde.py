@@ -121,8 +121,8 @@ def _most_jumps(count: Tensor, y: Tensor, h: Tensor) -> int:
         state = ", ".join(f"{v:.4g}" for v in y[worst].tolist())
         raise ValueError(
             f"{most:.3g} jumps come in one step of {float(h[worst, 0]):.3g} from the state ({state}); they "
-            f"are drawn one by one, at most {MOST_JUMPS}. The rate is per unit of t: check it there, give times "
-            "in the unit of the fit, or let so many small jumps be part of the diffusion."
+            f"are drawn one by one, at most {MOST_JUMPS}. The rate is per unit of t: check it there, give "
+            "times in the unit of the fit, or let so many small jumps be part of the diffusion."
         )
     return int(most)
 
