@@ -2,9 +2,9 @@
 
     python paper/note/build.py [--out build/note/note.pdf]
 
-Reads ``paper/results/linear.json`` and ``benchmarks/accuracy/records``; writes figures and ``values.json``,
-which ``note.typ`` reads, to ``build/note``. The compiler is the package ``typst`` of the extra ``paper``;
-nothing is fetched.
+Reads ``paper/results/linear.json``, ``benchmarks/accuracy/records`` and ``records_drawn``; writes figures
+and ``values.json``, which ``note.typ`` reads, to ``build/note``. The compiler is the package ``typst`` of the
+extra ``paper``; nothing is fetched.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import statistics
 import sys
 from pathlib import Path
 from typing import Any
@@ -85,11 +86,14 @@ def describe_accuracy(path: Path) -> dict[str, Any]:
     """Draw the comparison on real tables; the numbers of it that the text gives."""
     from methods import METHODS
     from picture import draw_dots
-    from summary import ENOUGH_ROWS, summarize
-    from table import format_number, read_records
+    from summary import ENOUGH_ROWS, split_determined, summarize
+    from table import DRAWN, format_number, read_records
 
     found = summarize(read_records(ROOT / "benchmarks" / "accuracy" / "records"))
     draw_dots(found, path)
+    kept, excluded = split_determined(read_records(DRAWN))
+    drawn = summarize(kept).best
+    ratios = drawn.ratios.values()
     coverages = [share for rows, share in found.coverages.values() if rows >= ENOUGH_ROWS]
     return {
         "tables": len(found.best.ratios),
@@ -99,6 +103,12 @@ def describe_accuracy(path: Path) -> dict[str, Any]:
         "covhigh": f"{100 * max(coverages):.0f} %",
         "peers": sum(method.group == "peer" for method in METHODS),
         "baselines": sum(method.group == "baseline" for method in METHODS),
+        "drawn": len(ratios),
+        "median": f"{statistics.median(ratios):.2f}",
+        "mean": f"{drawn.mean:.2f}",
+        "worst": f"{max(ratios):.2f}",
+        "lowest": drawn.count(1.0),
+        "excluded": len(excluded),
     }
 
 

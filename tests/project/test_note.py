@@ -33,3 +33,10 @@ def test_every_figure_of_the_source_is_drawn(built):
     named = [part.split('"')[1] for part in source.split("image(figures + ")[1:]]
     assert named
     assert all((ROOT / "build" / "note" / name).is_file() for name in named)
+
+
+def test_what_it_says_of_the_drawn_tables_is_on_the_page_too(built):
+    values = json.loads((ROOT / "build" / "note" / "values.json").read_text())
+    page = " ".join((ROOT / "docs" / "accuracy.md").read_text().split())
+    cells = " | ".join(str(values[name]) for name in ("drawn", "mean", "lowest", "worst"))
+    assert f"| **the best peer of each table** | {cells} (" in page, values
