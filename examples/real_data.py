@@ -36,7 +36,7 @@ def main() -> None:
         "--out", type=Path, default=Path("docs/real_data.png"), help="where to save the picture"
     )
     options = parser.parse_args()
-    fig, axes = plt.subplots(1, 3, figsize=(11, 3.4), layout="constrained")
+    fig, axes = plt.subplots(1, 3, figsize=(11, 3.2), layout="constrained")
     draw_diamonds(axes[0])
     draw_geyser(axes[1])
     draw_theophylline(axes[2])
