@@ -103,6 +103,28 @@ def test_rows_too_far_away_are_refused_before_the_base_sees_them():
             ask([[1e150]])
 
 
+@pytest.mark.parametrize("frame", [True, False])
+def test_sums_of_shares_are_a_constant(frame):
+    rng = np.random.default_rng(0)
+    shares = rng.dirichlet([1.0] * 4, 200)
+    x = np.column_stack([shares[:, 0], shares.sum(1)])
+    assert len(np.unique(x[:, 1])) > 1
+    y = shares[:, 0] + 0.1 * rng.normal(size=200)
+    model = LocalW2Regressor("balls", random_state=0)
+    if frame:
+        x = pd.DataFrame(x, columns=["a", "sum"])
+        with pytest.warns(UserWarning, match="'sum' .it has the same value"):
+            model.fit(x, y)
+    else:
+        model.fit(x, y)
+    exact = x.copy()
+    exact[["sum"] if frame else np.s_[:, 1:]] = 1.0
+    np.testing.assert_allclose(model.predict(exact), model.predict(x), rtol=1e-12)
+    np.testing.assert_allclose(
+        model.sample(exact, 3, random_state=0), model.sample(x, 3, random_state=0), rtol=1e-12
+    )
+
+
 def test_a_survey_loses_its_identifier_only_and_new_rows_need_not_be_complete(tmp_path):
     rng = np.random.default_rng(0)
     x, y = table(200)

@@ -113,6 +113,37 @@ def test_trees_find_what_y_depends_on():
     assert left(y) < 0.5 * left(rng.permutation(y))
 
 
+@pytest.mark.parametrize("offset, size", [(0.0, 1e-9), (0.0, 1e9), (1.7e9, 100.0), (0.0, 1e-100)])
+@pytest.mark.parametrize("stray", [-999.0, 0.0, 1.0, 1e25])
+def test_strays_hide_no_column(offset, size, stray):
+    """A code for missing values, or a slip of the pen, is not what a column is measured in."""
+    rng = np.random.default_rng(0)
+    u = rng.uniform(size=500)
+    x = np.where(np.arange(500) < 25, stray, offset + size * u)[:, None]
+    below = u[25:] < 0.5
+    forest = Forest.grow(x, (u > 0.5)[:, None].astype(float), [], 50, 5, 0, 1)
+    leaves = forest.apply(x[25:])
+    mixed = [
+        np.mean([below[leaves[:, t] == leaf].std() > 0 for leaf in np.unique(leaves[:, t])])
+        for t in range(50)
+    ]
+    assert np.median(mixed) < 0.2  # at random nearly every leaf of five rows has both
+
+
+def test_what_differs_by_rounding_is_one_value_and_no_number_is_too_large():
+    rng = np.random.default_rng(0)
+    shares = rng.dirichlet([1.0] * 4, 300)
+    sums = 1e12 * shares.sum(1)
+    assert len(np.unique(sums)) > 1
+    x = np.column_stack([shares[:, 0], sums])
+    forest = Forest.grow(x, rng.normal(size=(300, 1)), [], 20, 2, 0, 1)
+    assert set(np.unique(forest.feature)) <= {-1, 0}
+    far = np.array([[1e300, 1e12], [np.inf, 1e12], [1.0, 1e300]])
+    with np.errstate(all="raise"):
+        leaves = forest.apply(far)
+    np.testing.assert_array_equal(leaves, forest.apply(np.array([[1.0, 1e12]] * 3)))
+
+
 class TestCategoryCodes:
     def test_by_mean_orders_categories_by_their_mean(self):
         rng = np.random.default_rng(0)

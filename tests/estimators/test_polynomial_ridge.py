@@ -57,6 +57,19 @@ def test_leave_one_out_errors_are_those_of_fits_without_the_row():
     assert PolynomialRidge(1).fit(x, y).penalty_ == PENALTIES[int(np.argmin(errors))]
 
 
+@pytest.mark.parametrize("value", [0.1, 0.3, 1e9])
+def test_rounding_of_a_constant_says_nothing(value):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(80, 2)), rng.normal(size=80)
+    x[:, 1] = value * (1 + rng.integers(-2, 3, 80) * 2.3e-16)
+    model = PolynomialRidge(2).fit(x, y)
+    exact = np.column_stack([x[:, 0], np.full(80, value)])
+    np.testing.assert_allclose(
+        model.predict(exact), PolynomialRidge(2).fit(exact, y).predict(exact), rtol=1e-9
+    )
+    np.testing.assert_allclose(model.predict(exact), model.predict(x), rtol=1e-9)
+
+
 def test_a_degree_that_does_not_fit_the_coefficients_is_refused_at_once():
     x, y, _ = make_rows(60, 3, 1)
     model = PolynomialRidge(2).fit(x, y)

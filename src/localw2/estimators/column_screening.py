@@ -23,6 +23,7 @@ ROW_NUMBER = "it numbers the rows"
 IDENTIFIER = "it is a different text in nearly every row"
 UNREAD_DATES = "its dates are not written like 2020-01-31"
 
+ROUNDING = 2.0**-46  # times its size: sums and products that should be equal differ by that
 FEWEST_ROWS = 20  # with fewer rows, distinct values are no sign of an identifier
 _DISTINCT = 0.9  # share of distinct texts from which on a column is an identifier
 _FILLED = 0.5  # share of a range of whole numbers that row numbers fill, also after a random split
@@ -34,6 +35,18 @@ _FEWEST_LEAK_ROWS = 30
 _FEWEST_VALUES = 20  # of a numeric column, for a monotone relation to mean something
 _NEARLY_ALL = 0.999  # of the ranks, or of the variance
 _ROWS_PER_GROUP = 5
+
+
+def settle(values: Array) -> Array:
+    """Numbers (N,), made equal if they differ by rounding only.
+
+    >>> settle(np.array([0.3, np.nan, 0.1 + 0.2])).tolist(), settle(np.array([1e15, 1e15 + 100])).tolist()
+    ([0.3, nan, 0.3], [1000000000000000.0, 1000000000000100.0])
+    """
+    known = values[~np.isnan(values)]
+    if not len(known) or np.ptp(known) > ROUNDING * np.abs(known).max():
+        return values
+    return np.where(np.isnan(values), np.nan, known[0])
 
 
 def explain_idle(values: Array, kind: str, name: str, whole: bool) -> str | None:

@@ -35,6 +35,7 @@ from localw2.estimators.column_screening import (
     UNREAD_DATES,
     explain_idle,
     find_leaks,
+    settle,
 )
 
 MOST_CATEGORIES = 30  # indicator columns that one categorical column may become
@@ -413,7 +414,7 @@ def _learn_columns(table: Any, noted: Columns, known: Any) -> tuple[Array, Colum
             read = partial(cells.read_days, label=labels[j], durations=kinds[j] == cells.DURATION)
             found.append(_read_known(read, column, known))
         else:
-            found.append(_read_known(partial(cells.read_numbers, label=labels[j]), column, known))
+            found.append(settle(_read_known(partial(cells.read_numbers, label=labels[j]), column, known)))
         whole = getattr(column.dtype, "kind", "O") in "iu"
         name = labels[j] if noted.names is None else noted.names[j]
         reason = explain_idle(found[j][known], kinds[j], name, whole)

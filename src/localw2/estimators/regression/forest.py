@@ -11,6 +11,7 @@ from sklearn.tree import ExtraTreeRegressor
 from sklearn.utils.parallel import Parallel, delayed
 
 from localw2._validation import Array
+from localw2.estimators.column_screening import ROUNDING
 from localw2.estimators.regression.category_codes import CategoryCodes
 
 MOST_ROWS = 50_000  # that one tree is grown on, and that its leaves hold
@@ -20,7 +21,9 @@ _LEVELS, _FEW_OUTPUTS = (1 / 6, 2 / 6, 3 / 6, 4 / 6, 5 / 6), 4  # of those thres
 _WORTH_THREADS = 20_000  # numbers in a table from which on trees grow faster at the same time
 _AT_A_TIME = 1 << 22  # rows times trees that are led down at once
 _FAR = 1e4  # times its range that a column may be from 0: trees grow in single precision, whose digits end
-_HUGE = 1e30  # numbers of single precision, whose exponents end
+_HUGE, _LARGEST = 1e30, 1e38  # numbers of single precision, whose exponents end
+_STRAYS = 0.1  # of the numbers of a column, at each end, that do not decide its unit
+_LOOKED_AT = 10_000  # rows at most, evenly spaced, that decide it
 
 
 @final
@@ -167,31 +170,42 @@ class Forest:
 
 
 def _place(x: Array) -> tuple[Array, Array]:
-    """Center and unit (p,) in which single precision tells the numbers of each column apart.
+    """Center and unit (p,) in which single precision tells most numbers of each column apart.
 
-    They are 0 and 1 unless a column is far from 0 for its range, or narrow or huge. Trees do not split
-    between numbers that are closer than 1e-7. Units are powers of two, which cost no digit.
+    They are 0 and 1 unless most of a column is far from 0 for its range, or narrow or huge. Trees do not split
+    between numbers that are closer than 1e-7. Units are powers of two, which cost no digit. Strays do not
+    count, and what varies by rounding only is a constant.
 
     >>> center, unit = _place(np.array([[0.0, 1.7e9, 1e45, 0.0], [9.0, 1.7e9 + 8, 3e45, 1e-9]]))
     >>> center.tolist(), np.log2(unit).tolist()
     ([0.0, 1700000004.0, 2e+45, 0.0], [0.0, 3.0, 150.0, -30.0])
     """
-    seen = ~np.isnan(x)
-    low = np.min(x, axis=0, where=seen, initial=np.inf)
-    high = np.max(x, axis=0, where=seen, initial=-np.inf)
-    varies = high > low
-    width = np.where(varies, high - low, 1.0)
-    reach = np.where(varies, np.maximum(np.abs(low), np.abs(high)), 0.0)
+    ordered = np.sort(x[:: len(x) // _LOOKED_AT + 1], axis=0)  # missing values come last
+    last = np.maximum(np.isfinite(ordered).sum(0) - 1, 0)
+    strays = (_STRAYS * last).astype(np.int64)
+    most, whole = (
+        np.take_along_axis(ordered, np.stack([skipped, last - skipped]), 0) for skipped in (strays, 0 * last)
+    )
+    low, high = np.where(_vary(most), most, whole)
+    varies, reach = _vary(np.stack([low, high])), np.maximum(np.abs(low), np.abs(high))
+    width = np.where(varies, high - low, np.maximum(np.nan_to_num(reach), 1.0))
     far = varies & ((reach > _FAR * width) | (reach > _HUGE))
-    unit = np.where(far | (width < 1), np.exp2(np.floor(np.log2(width)).clip(-1000, 1000)), 1.0)
+    unit = np.where(far | ~varies | (width < 1), np.exp2(np.floor(np.log2(width)).clip(-1000, 1000)), 1.0)
     return np.where(far, low + width / 2, 0.0), unit
 
 
+def _vary(ends: Array) -> Array:
+    """Whether the least and the largest number of each column (2, p) differ by more than rounding."""
+    found: Array = ends[1] - ends[0] > ROUNDING * np.abs(ends).max(0)
+    return found
+
+
 def _shrink(x: Array, center: Array, unit: Array) -> Array:
-    """The numbers that trees compare, in single precision."""
+    """The numbers that trees compare, in single precision, which ends beyond all that they have seen."""
     if center.any() or (unit != 1).any():
-        x = (x - center) / unit
-    found: Array = x.astype(np.float32)
+        with np.errstate(over="ignore"):
+            x = (x - center) / unit
+    found: Array = x.clip(-_LARGEST, _LARGEST).astype(np.float32)
     return found
 
 

@@ -11,6 +11,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from localw2._validation import Array, check_count
+from localw2.estimators.column_screening import ROUNDING
 from localw2.estimators.powers import multiply_columns
 
 PENALTIES = np.logspace(-6, 3, 19)
@@ -52,7 +53,9 @@ class PolynomialRidge(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         if not (weights.min() >= 0 and weights.sum() > 0):
             raise ValueError("sample_weight has negative values, or only zeros.")
         self.location_, self.scale_ = _moments(X)
-        products = self._multiply(X)
+        # Its products with what rounding leaves of a constant would be standardised.
+        constant = np.ptp(X, axis=0) <= ROUNDING * np.abs(X).max(0)
+        products = self._multiply(np.where(constant, self.location_, X))
         location, scale = _moments(products)
         target = y.reshape(len(y), -1)
         middle = np.average(target, axis=0, weights=weights)
