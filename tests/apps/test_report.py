@@ -136,7 +136,7 @@ def test_the_verdict_is_that_of_diagnose(page, fitted):
 def test_rows_of_the_fit_are_told_at_the_top(page, fitted):
     warned = report_html(fitted, *problem(200, 0))
     assert "trained on 100 % of these rows" in warned
-    assert warned.index("trained on") < warned.index('<div class="verdict')
+    assert warned.index("trained on") < warned.index('<div class="verdict bad">')
     assert "trained on" not in page
 
 

@@ -113,7 +113,7 @@ def test_trees_find_what_y_depends_on():
     assert left(y) < 0.5 * left(rng.permutation(y))
 
 
-@pytest.mark.parametrize("offset, size", [(0.0, 1e-9), (0.0, 1e9), (1.7e9, 100.0), (0.0, 1e-100)])
+@pytest.mark.parametrize(("offset", "size"), [(0.0, 1e-9), (0.0, 1e9), (1.7e9, 100.0), (0.0, 1e-100)])
 @pytest.mark.parametrize("stray", [-999.0, 0.0, 1.0, 1e25])
 def test_strays_hide_no_column(offset, size, stray):
     """A code for missing values, or a slip of the pen, is not what a column is measured in."""

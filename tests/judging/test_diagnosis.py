@@ -89,6 +89,18 @@ def test_power_against_wrong_spread_and_mean(change, kind):
     assert right >= 18
 
 
+@pytest.mark.parametrize("unit", [1e-30, 1e-25, 1.0, 1e20])
+def test_shared_noise_is_noticed_in_any_unit_of_single_precision(unit):
+    rng = np.random.default_rng(0)
+    x = rng.uniform(size=(100, 1))
+    draws = unit * (x[:, 0] + rng.normal(size=(60, 1)))
+    y = unit * (x[:, 0] + rng.normal(size=100))
+    with pytest.warns(DependentDrawsWarning):
+        found = diagnose(x, y.astype(np.float32), draws.astype(np.float32), random_state=0)
+    assert found.shared_noise > 70
+    assert not found.valid
+
+
 @pytest.mark.parametrize("given", ["draws", "a sampler"])
 def test_noise_that_rows_share_is_noticed(given):
     """Each draw is right at every row, but one omega serves all rows: ranks are all high or all low."""

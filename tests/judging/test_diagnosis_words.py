@@ -162,3 +162,7 @@ def test_training_rows_are_judged_without_advice_and_without_a_yes():
     assert new.training_share == 0
     assert set(new.verdict) & set(ADVICE.values())
     assert new.to_dict()["calibrated"] is False
+    with pytest.warns(SeenRowsWarning):
+        right = diagnose(x, y, 2 * draws, x_train=x[:240], y_train=y[:240], random_state=0)
+    assert right.verdict[0] == "No error shows in these 300 rows, which says little of new ones."
+    assert not any("Calibrated" in line for line in right.verdict)

@@ -1334,7 +1334,7 @@ def test_foreign_files(tmp_path):
 
 def test_newer_file(tmp_path, good_file):
     header, content, body = parts(good_file)
-    (tmp_path / "m").write_bytes(sealed(header, {**content, "format_version": 2}, body))
+    (tmp_path / "m").write_bytes(sealed(header, {**content, "format_version": FORMAT_VERSION + 1}, body))
     with pytest.raises(ValueError, match="Upgrade"):
         read(tmp_path / "m")
 

@@ -44,6 +44,7 @@ def measure_shared_noise(probe: Array) -> float:
     that mirror each other (z and -z) do not count, and neither do draws in ascending order in every row, such
     as quantiles: in ranks the order of draws does not matter.
     """
+    probe = np.asarray(probe, np.float64)  # in single precision squares overflow or vanish from 1e20 on
     if bool((np.diff(probe, axis=0) >= 0).all()):
         return 1.0
     distinct = np.unique(probe.reshape(len(probe), -1), axis=0)

@@ -28,7 +28,8 @@ from localw2.storage.atomic import replace_file
 from localw2.storage.audit import count_places
 from localw2.storage.regressors import pack_regressor, unpack_regressor
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # of what is written; 1, of development versions, compared trees' numbers in other units
+OLDEST_VERSION = 1
 
 _KEY = "localw2"  # the one key of the safetensors metadata: 'sha256 <64 hex digits> <JSON>'
 _REGRESSOR = "__regressor__."  # the prefix of the tensors that hold packed regressors
@@ -283,7 +284,8 @@ def _read_checked(path: Path, file: io.BufferedReader, size: int) -> tuple[bytes
             f"{path} has format version {version}; this localw2 reads up to {FORMAT_VERSION}. "
             "Upgrade it: pip install --upgrade localw2."
         )
-    if type(version) is not int or version != FORMAT_VERSION or content.get("format") != "localw2":
+    known = type(version) is int and OLDEST_VERSION <= version <= FORMAT_VERSION
+    if not known or content.get("format") != "localw2":
         raise ValueError(f"{foreign}: its format is {content.get('format')!r}, version {version!r}.")
     if not all(type(end) is int for end in sizes) or max(sizes, default=0) != size - 8 - length:
         raise ValueError(

@@ -87,7 +87,8 @@ def warn_of_training(model: Any, x: Any, y: Any, what: str) -> str:
 def verdict(diagnosis: Diagnosis | MixedDiagnosis) -> str:
     """The verdict of ``diagnose`` in its words."""
     lines = "".join(f"<p>{as_html(line)}</p>" for line in diagnosis.verdict)
-    return f'<div class="verdict{"" if diagnosis.calibrated else " bad"}">{lines}</div>'
+    good = diagnosis.calibrated and not diagnosis.training_share
+    return f'<div class="verdict{"" if good else " bad"}">{lines}</div>'
 
 
 def number_outputs(names: Sequence[str]) -> str:

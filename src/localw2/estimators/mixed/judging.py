@@ -112,8 +112,10 @@ class MixedDiagnosis:
                     f"The probabilities of {name} are not calibrated: {off} (p = {s['pvalue']:.2g})."
                 )
             else:
-                told = "calibrated as far as these rows can tell"
-                lines.append(f"The probabilities of {name} are {told}: {off}.")
+                told = "show no error in these rows, which says little of new ones"
+                if not self.training_share:
+                    told = "are calibrated as far as these rows can tell"
+                lines.append(f"The probabilities of {name} {told}: {off}.")
             if s["base_log_loss"] == 0:
                 lines.append(f"All of these rows have the same {name}, so they tell little of it.")
                 continue

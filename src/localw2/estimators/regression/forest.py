@@ -172,9 +172,9 @@ class Forest:
 def _place(x: Array) -> tuple[Array, Array]:
     """Center and unit (p,) in which single precision tells most numbers of each column apart.
 
-    They are 0 and 1 unless most of a column is far from 0 for its range, or narrow or huge. Trees do not split
-    between numbers that are closer than 1e-7. Units are powers of two, which cost no digit. Strays do not
-    count, and what varies by rounding only is a constant.
+    They are 0 and 1 unless most of a column is far from 0 for its range, or narrow or huge. Trees do not
+    split between numbers that are closer than 1e-7. Units are powers of two, which cost no digit. Strays do
+    not count, and what varies by rounding only is a constant.
 
     >>> center, unit = _place(np.array([[0.0, 1.7e9, 1e45, 0.0], [9.0, 1.7e9 + 8, 3e45, 1e-9]]))
     >>> center.tolist(), np.log2(unit).tolist()

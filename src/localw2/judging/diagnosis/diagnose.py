@@ -230,6 +230,8 @@ class Diagnosis:
                 lines += list(dict.fromkeys(ADVICE[kind] for _, kind, _ in found[:4]))
             if self._unclear_pairs:
                 lines += ["The dependence between outputs cannot be judged until each is right on its own."]
+        elif self.training_share:
+            lines = [f"No error shows in these {self.n_rows} rows, which says little of new ones."]
         elif self.n_rows < checks.FEW_ROWS:
             lines = [f"Too few rows to tell: with {self.n_rows} rows only {errors} would probably show."]
         else:
