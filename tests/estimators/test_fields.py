@@ -476,6 +476,25 @@ def test_equal_measurements_give_one_curve_without_noise(level):
     np.testing.assert_allclose(std, 0, atol=1e-14 * level)
 
 
+@pytest.mark.parametrize(("unit", "offset"), [(1.0, 0.0), (1.0, 1e5), (1e20, 0.0), (1e-25, 0.0)])
+def test_r2_is_that_of_the_numbers_in_single_precision(unit, offset):
+    """Squares of single precision lose their digits, overflow or vanish."""
+    x, fields = make_fields(120, 9)
+    single = (unit * (fields + offset)).astype(np.float32)
+    model = LocalW2FieldRegressor(ONE_LAW, random_state=0).fit(x, single)
+    for given in (single, single[::-1]):
+        double = given.astype(np.float64)
+        wanted = 1 - ((double - model.predict(x)) ** 2).sum() / ((double - double.mean(0)) ** 2).sum()
+        assert model.score(x, given) == pytest.approx(wanted, abs=1e-9)
+
+
+def test_r2_of_equal_fields_is_not_a_number_and_of_too_large_ones_an_error(fitted):
+    x = np.full((7, 1), 0.5)
+    assert np.isnan(fitted.score(x, np.full((7, 30), 3.3)))
+    with pytest.raises(ValueError, match=r"^Y .*overflow"):
+        fitted.score(x, np.full((7, 30), 1e160) * np.arange(1, 8)[:, None])
+
+
 def test_images_tables_and_networks(tmp_path):
     rng = np.random.default_rng(5)
     frame = pd.DataFrame({"kind": rng.choice(["a", "b"], 120), "size": rng.normal(size=120)})
