@@ -122,8 +122,9 @@ def test_a_covariance_that_follows_the_mean_needs_few_rows(monkeypatch):
     assert of_levels[1] < min(0.2, 0.7 * of_x[1])
 
 
-def test_a_constant_mean_has_no_levels():
+def test_a_constant_mean_has_no_levels(monkeypatch):
     """Out of fold it is another constant in each fold, which says nothing about new rows."""
+    monkeypatch.setattr(smoothing, "_LENGTHS", ())  # so few rows bear no polynomial of ten columns
     for seed in range(5):
         rng = np.random.default_rng(seed)
         x = rng.normal(size=(150, 10))
@@ -238,6 +239,32 @@ def test_units_do_not_matter():
     plain = LocationScale.learn(x, scores, 0)[0].place(x, draws)
     moved = LocationScale.learn(7 * x - 3, 10 * scores, 0)[0].place(7 * x - 3, draws)
     np.testing.assert_allclose(moved / 10, plain, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("n", "p"), [(30, 1), (60, 2), (99, 2), (99, 8), (130, 8)])
+def test_few_rows_tell_a_smooth_mean_too(n, p):
+    """A polynomial of the degree that so few rows bear is a plane at best."""
+    errors, noises = [], []
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        x, new, noise = rng.uniform(size=(n, p)), rng.uniform(size=(500, p)), rng.normal(size=(n, 1))
+        found, _ = LocationScale.learn(x, np.sin(4 * x[:, :1]) + 0.05 * noise, 0)
+        wanted = np.sin(4 * new[:, :1])
+        errors.append(np.mean((found.mean(new) - wanted) ** 2) / wanted.var())
+        noises.append(np.mean(LocationScale.learn(x, noise, 0)[0].mean(new) ** 2))
+    assert np.mean(errors) < (0.05 if p < 8 else 0.15)
+    # Not more than what a plane by least squares would make of noise.
+    assert np.mean(noises) < (p + 1) / n
+
+
+def test_a_fit_to_few_rows_is_stored(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.uniform(size=(25, 3))
+    fields = np.sin(3 * T + 4 * x[:, :1]) + 0.05 * rng.normal(size=(25, 1))
+    model = LocalW2FieldRegressor(ONE_LAW, random_state=0).fit(x, fields)
+    assert len(model._location.center.lengths)
+    model.set_params(regressor=None).save(tmp_path / "m")
+    np.testing.assert_array_equal(load(tmp_path / "m").sample(x, 3, 0), model.sample(x, 3, 0))
 
 
 def test_held_out_rows_choose_the_law():
