@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from localw2 import LocalW2FieldRegressor, LocalW2Regressor, Nearest, Network, load
+from localw2 import BallLaw, LocalW2FieldRegressor, LocalW2Regressor, Nearest, Network, load
 from localw2.estimators.fields import location_scale, smoothing
 from localw2.estimators.fields.bands import Bands
 from localw2.estimators.fields.levels import LevelBasis
@@ -22,6 +22,7 @@ T = np.linspace(0, 1, 30)
 SHAPES = np.stack([np.sin(np.pi * T), np.sin(2 * np.pi * T), np.cos(np.pi * T)])
 
 PLAIN = LocalW2Regressor(law="balls", base=None)  # one that is fitted quickly
+ONE_LAW = LocalW2Regressor([BallLaw(10)], base=None)  # the quickest
 
 
 def make_fields(n, seed, x=None):
@@ -121,8 +122,9 @@ def test_a_covariance_that_follows_the_mean_needs_few_rows(monkeypatch):
     assert of_levels[1] < min(0.2, 0.7 * of_x[1])
 
 
-def test_a_constant_mean_has_no_levels():
+def test_a_constant_mean_has_no_levels(monkeypatch):
     """Out of fold it is another constant in each fold, which says nothing about new rows."""
+    monkeypatch.setattr(smoothing, "_LENGTHS", ())  # so few rows bear no polynomial of ten columns
     for seed in range(5):
         rng = np.random.default_rng(seed)
         x = rng.normal(size=(150, 10))
@@ -237,6 +239,32 @@ def test_units_do_not_matter():
     plain = LocationScale.learn(x, scores, 0)[0].place(x, draws)
     moved = LocationScale.learn(7 * x - 3, 10 * scores, 0)[0].place(7 * x - 3, draws)
     np.testing.assert_allclose(moved / 10, plain, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("n", "p"), [(30, 1), (60, 2), (99, 2), (99, 8), (130, 8)])
+def test_few_rows_tell_a_smooth_mean_too(n, p):
+    """A polynomial of the degree that so few rows bear is a plane at best."""
+    errors, noises = [], []
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        x, new, noise = rng.uniform(size=(n, p)), rng.uniform(size=(500, p)), rng.normal(size=(n, 1))
+        found, _ = LocationScale.learn(x, np.sin(4 * x[:, :1]) + 0.05 * noise, 0)
+        wanted = np.sin(4 * new[:, :1])
+        errors.append(np.mean((found.mean(new) - wanted) ** 2) / wanted.var())
+        noises.append(np.mean(LocationScale.learn(x, noise, 0)[0].mean(new) ** 2))
+    assert np.mean(errors) < (0.05 if p < 8 else 0.15)
+    # Not more than what a plane by least squares would make of noise.
+    assert np.mean(noises) < (p + 1) / n
+
+
+def test_a_fit_to_few_rows_is_stored(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.uniform(size=(25, 3))
+    fields = np.sin(3 * T + 4 * x[:, :1]) + 0.05 * rng.normal(size=(25, 1))
+    model = LocalW2FieldRegressor(ONE_LAW, random_state=0).fit(x, fields)
+    assert len(model._location.center.lengths)
+    model.set_params(regressor=None).save(tmp_path / "m")
+    np.testing.assert_array_equal(load(tmp_path / "m").sample(x, 3, 0), model.sample(x, 3, 0))
 
 
 def test_held_out_rows_choose_the_law():
@@ -419,6 +447,79 @@ def test_curves_at_points_of_their_own_vary_as_much_as_curves_do():
     assert np.linalg.norm(mean - true_mean) / np.linalg.norm(true_mean) < 0.1
     assert np.abs(std / true_std - 1).mean() < 0.15
     assert 0.01 < model.left_out_ < 0.4  # measurement errors are a part of it
+
+
+def make_curves(seed, noise):
+    """Curves of 8 measurements each, which the input shifts: (x, values, points, grid)."""
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-1, 1, (80, 1))
+    points = [np.sort(rng.uniform(0, 1, 8)) for _ in x]
+    values = [np.sin(3 * t + 2 * own) + noise * rng.normal(size=8) for t, own in zip(points, x, strict=True)]
+    return x, values, points, np.linspace(0, 1, 21)
+
+
+@pytest.mark.parametrize("noise", [0.1, 1e-3])
+@pytest.mark.parametrize("offset", [1e5, -3e6, 1e9])
+def test_curves_far_from_0_are_those_near_it(noise, offset):
+    """Pressures in Pa, times in seconds: only the rounding of the measurements makes a difference."""
+    x, values, points, grid = make_curves(0, noise)
+    weights = np.random.default_rng(1).uniform(0.5, 2, len(x))
+    plain, moved = (
+        LocalW2FieldRegressor(ONE_LAW, grid=grid, random_state=0).fit(
+            x, [y + by for y in values], points, sample_weight=weights
+        )
+        for by in (0.0, offset)
+    )
+    # The curves take up about a half of the measurements.
+    assert plain.noise_ == pytest.approx(noise, rel=4 / np.sqrt(8 * len(x)))
+    rounding = 100 * np.spacing(abs(offset))
+    assert moved.noise_ == pytest.approx(plain.noise_, rel=1e-4 + rounding / noise)
+    assert moved.left_out_ == pytest.approx(plain.left_out_, rel=1e-4 + rounding / noise)
+    (mean, std), (wanted, spread) = moved.predict(x, return_std=True), plain.predict(x, return_std=True)
+    np.testing.assert_allclose(mean - offset, wanted, atol=1e-3 * noise + rounding)
+    np.testing.assert_allclose(std, spread, atol=1e-3 * noise + rounding)
+
+
+@pytest.mark.parametrize("unit", [1e-90, 1e90])
+def test_units_of_curves_at_points_of_their_own_do_not_matter(unit):
+    x, values, points, grid = make_curves(2, 0.1)
+    plain, scaled = (
+        LocalW2FieldRegressor(ONE_LAW, grid=grid, random_state=0).fit(x, [by * y for y in values], points)
+        for by in (1.0, unit)
+    )
+    assert scaled.noise_ / unit == pytest.approx(plain.noise_)
+    assert scaled.left_out_ == pytest.approx(plain.left_out_)
+    np.testing.assert_allclose(scaled.predict(x) / unit, plain.predict(x), atol=1e-6)
+
+
+@pytest.mark.parametrize("level", [0.0, 0.1, 1e9])
+def test_equal_measurements_give_one_curve_without_noise(level):
+    x, values, points, grid = make_curves(3, 0.1)
+    model = LocalW2FieldRegressor(ONE_LAW, grid=grid, random_state=0)
+    model.fit(x, [np.full_like(y, level) for y in values], points)
+    assert model.noise_ == 0
+    mean, std = model.predict(x, return_std=True)
+    np.testing.assert_allclose(mean, level, rtol=1e-14)
+    np.testing.assert_allclose(std, 0, atol=1e-14 * level)
+
+
+@pytest.mark.parametrize(("unit", "offset"), [(1.0, 0.0), (1.0, 1e5), (1e20, 0.0), (1e-25, 0.0)])
+def test_r2_is_that_of_the_numbers_in_single_precision(unit, offset):
+    """Squares of single precision lose their digits, overflow or vanish."""
+    x, fields = make_fields(120, 9)
+    single = (unit * (fields + offset)).astype(np.float32)
+    model = LocalW2FieldRegressor(ONE_LAW, random_state=0).fit(x, single)
+    for given in (single, single[::-1]):
+        double = given.astype(np.float64)
+        wanted = 1 - ((double - model.predict(x)) ** 2).sum() / ((double - double.mean(0)) ** 2).sum()
+        assert model.score(x, given) == pytest.approx(wanted, abs=1e-9)
+
+
+def test_r2_of_equal_fields_is_not_a_number_and_of_too_large_ones_an_error(fitted):
+    x = np.full((7, 1), 0.5)
+    assert np.isnan(fitted.score(x, np.full((7, 30), 3.3)))
+    with pytest.raises(ValueError, match=r"^Y .*overflow"):
+        fitted.score(x, np.full((7, 30), 1e160) * np.arange(1, 8)[:, None])
 
 
 def test_images_tables_and_networks(tmp_path):

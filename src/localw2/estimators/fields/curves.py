@@ -70,6 +70,7 @@ def smooth_curves(
     A curve counts by its weight (N,).
     """
     own = np.ones(len(values)) if weights is None else weights
+    values, center, unit = _standardise(values, own)
     everywhere = np.concatenate(points)
     low, high = min(everywhere.min(), grid.min()), max(everywhere.max(), grid.max())
     typical = int(np.median([len(t) for t in points]))
@@ -98,7 +99,21 @@ def smooth_curves(
     whole = _fit(values, [_splines(t, knots) for t in points], terms, own)
     roots = np.linalg.cholesky(whole.covariances)
     drawn = whole.means + np.einsum("nij,nj->ni", roots, rng.normal(size=whole.means.shape))
-    return SmoothedCurves(grid, drawn @ _splines(grid, knots).T, float(np.sqrt(whole.noise)), error)
+    fields = center + unit * (drawn @ _splines(grid, knots).T)
+    return SmoothedCurves(grid, fields, unit * float(np.sqrt(whole.noise)), error)
+
+
+def _standardise(values: list[Array], own: Array) -> tuple[list[Array], float, float]:
+    """Measurements of mean 0 and SD 1, and the mean and SD they had: squares lose the digits of an offset.
+
+    Equal ones become 0, with the SD 0.
+    """
+    every, shares = np.concatenate(values), np.repeat(own, [len(y) for y in values])
+    first = every[0]  # a mean of equal numbers is off by the rounding of their sum
+    center = float(first + np.average(every - first, weights=shares))
+    size = float(np.abs(every - center).max()) or 1.0  # so that squares are numbers in any unit
+    unit = size * float(np.sqrt(np.average(((every - center) / size) ** 2, weights=shares)))
+    return [(y - center) / (unit or 1.0) for y in values], center, unit
 
 
 def _splines(t: Array, knots: Array) -> Array:
@@ -122,9 +137,9 @@ def _fit(values: list[Array], designs: list[Array], terms: Array, own: Array) ->
     n, k = len(values), designs[0].shape[1]
     grams = np.stack([b.T @ b for b in designs])
     products = np.stack([b.T @ y for b, y in zip(designs, values, strict=True)])
-    squares = sum(w * float(y @ y) for w, y in zip(own, values, strict=True))
-    counts = sum(w * len(y) for w, y in zip(own, values, strict=True))
-    level, shares = np.concatenate(values), np.repeat(own, [len(y) for y in values])
+    level, design = np.concatenate(values), np.concatenate(designs)
+    curve = np.repeat(np.arange(n), [len(y) for y in values])
+    shares = own[curve]
     weights = np.zeros((terms.shape[1], k))
     weights[0] = np.average(level, weights=shares)
     variance = float(np.average((level - weights[0, 0]) ** 2, weights=shares)) or 1.0
@@ -146,9 +161,9 @@ def _fit(values: list[Array], designs: list[Array], terms: Array, own: Array) ->
             squares_of /= np.average(squares_of, weights=own)
             factors = to_variances(terms @ fit_spread(terms, squares_of[:, None], weights=own))[:, 0]
         spread = np.average(second / factors[:, None, None], axis=0, weights=own) + tiny * np.eye(k)
-        fitted = np.einsum("n,ni,nij,nj->", own, means, grams, means, optimize=True)
-        fitted += np.einsum("n,nij,nji->", own, grams, covariances, optimize=True)
-        after = max((squares - 2 * float(own @ (means * products).sum(1)) + float(fitted)) / counts, tiny)
+        missed = float(shares @ (level - (design * means[curve]).sum(1)) ** 2)
+        missed += float(np.einsum("n,nij,nji->", own, grams, covariances, optimize=True))
+        after = max(missed / float(shares.sum()), tiny)
         done = abs(after - noise) <= _ENOUGH * noise and step > 3 * _RENEWED
         noise = after
         if done:

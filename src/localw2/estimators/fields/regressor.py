@@ -259,10 +259,12 @@ class LocalW2FieldRegressor(stored_values.Storable, BaseEstimator):  # type: ign
     def score(self, X: Any, Y: Any) -> float:
         """R2 of the mean field: 1 minus the squared error over the variance, summed over the grid."""
         mean = self.predict(X)
-        fields = as_array(Y, "Y")
+        fields = as_array(Y, "Y").astype(np.float64, copy=False)
         if fields.shape != mean.shape:
             raise ValueError(f"Y has shape {fields.shape}; expected {mean.shape}, on the grid of the fit.")
-        total = float(((fields - fields.mean(0)) ** 2).sum())
+        _check_unit(fields)
+        off = fields - fields[0]  # a mean of equal numbers is off by the rounding of their sum
+        total = float(((off - off.mean(0)) ** 2).sum())
         return 1 - float(((fields - mean) ** 2).sum()) / total if total > 0 else float("nan")
 
     def to_stored(self) -> Stored:

@@ -22,7 +22,7 @@ from localw2.estimators.powers import Powers, list_degrees
 FOLDS, _PURPOSE = 5, 31
 _SHARPNESS = (3.0, 10.0, 100.0)  # the penalty of a degree over that of the one below
 _LENGTHS = (0.65, 1.1, 2.0)  # of kernels in two columns, in halves of their ranges
-MOST_CENTERS, _FEWEST_ROWS = 120, 100  # of kernels; rows that bear them
+MOST_CENTERS = 120  # of kernels
 _DEPENDENT = 1e-6  # what is left of a feature that follows from those before it
 _TINY = 1e-9  # a penalty on all coefficients, a row
 _LEAST_WEIGHT = 0.01  # of a candidate that is kept
@@ -119,7 +119,7 @@ class Basis:
         to_powers = np.zeros((powers.n_terms, int(new.sum())))
         to_powers[new] = solve_triangular(upper, np.diag(np.sign(np.diag(upper))))
         centers, lengths, roots = np.empty((0, p)), np.empty(0), []
-        if most_terms is None and n >= _FEWEST_ROWS and len(degrees) > 1:
+        if most_terms is None:
             different = np.unique(powers.to_units(x), axis=0)
             some = np.random.default_rng([seed, _PURPOSE]).permutation(len(different))[:MOST_CENTERS]
             centers, lengths = different[np.sort(some)], np.array(_LENGTHS) * np.sqrt(p / 2)
