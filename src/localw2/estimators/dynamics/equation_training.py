@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, final
 
@@ -289,7 +289,7 @@ def _check_no_time(equation: StochasticEquation, rows: TransitionRows) -> None:
     chosen = np.linspace(0, len(rows) - 1, min(len(rows), 50)).astype(int)
     states = equation.inside(torch.tensor(rows.state[chosen]).to(next(equation.parameters())))
     values = equation.values(len(states), None)
-    parts = {"drift": equation.drift, "diffusion": equation.diffusion}
+    parts: dict[str, Callable[..., Tensor]] = {"drift": equation.drift, "diffusion": equation.diffusion}
     if equation.jumps is not None:
         parts["the rate of jumps"] = equation.jumps.rate
     first, last = float(rows.time.min()), float(rows.time.max())

@@ -269,6 +269,8 @@ def _unlike(jumps: FunctionJumps, look: JumpLook, t: Tensor, y: Tensor, values: 
     size = jumps.size(t, y, values, torch.tensor(np.concatenate([half, -half])[: len(y)]).to(y))
     mean, std = (torch.tensor(v).to(y) for v in (look.mean, look.std))
     unit = torch.maximum(std, mean.abs())
-    gaps = [jumps.rate(t, y, values).mean() / look.rate - 1]
+    rate = jumps.signed_rate(t, y, values)
+    # Where no state has jumps the largest rate says how far the parameters are from any.
+    gaps = [(rate.clamp_min(0).mean() + rate.max().clamp_max(0)) / look.rate - 1]
     gaps += [((size.mean(0) - mean) / unit), ((size.std(0, correction=0) - std) / unit)]
     return torch.cat([gap.reshape(-1) for gap in gaps])
