@@ -150,6 +150,21 @@ def jumping(n=100, count=51, seed=0):
     return np.cumsum(np.hstack([np.zeros((n, 1)), steps]), 1), 0.1 * np.arange(count)
 
 
+@pytest.mark.parametrize("unit", [1e-4, 1e6])
+def test_parameters_are_found_in_any_unit_of_time(unit):
+    """Steps of training in the unit of a guess of 1 would be up to a thousand times the true values."""
+    Y, t = paths()
+    mean = LocalW2SDE(pull, constant, **QUICK).fit(Y, t * unit).parameters_.mean
+    assert mean["theta"] * unit == pytest.approx(1, abs=0.25)
+    assert mean["sigma"] * unit**0.5 == pytest.approx(0.5, abs=0.03)
+    Y, t = jumping()
+    model = LocalW2SDE(pull, constant, shift, random_state=0, max_steps=20).fit(Y, t * unit)
+    assert model.jump_rate_ * unit == pytest.approx(0.5, rel=0.25)
+    assert model.jump_mean_[0] == pytest.approx(1, abs=0.08)
+    assert model.parameters_.mean["sigma"] * unit**0.5 == pytest.approx(0.3, rel=0.1)
+    assert model.equation_.law.laws["theta"] == Shared(1.0)  # what was said of it, as it is stored
+
+
 def test_normal_jumps_are_found():
     # 250 jumps: SDs of 6 % of the rate and of .013 of the mean size.
     model = LocalW2SDE(jumps="normal", **TINY).fit(*jumping())

@@ -108,6 +108,7 @@ class EquationTraining:
         _check_no_time(equation, rows)
         _check_precision(self.parts, rows)
         equation = equation.to(device)
+        stated = {} if equation.law is None else dict(equation.law.laws)
         x = torch.tensor(rows.inputs, dtype=self.parts.dtype, device=device)
         model = Transitions(equation, self._n_steps(rows))
         if isinstance(self.step, str):
@@ -117,10 +118,14 @@ class EquationTraining:
         step = float(rows.lag.max()) / model.n_steps
         if equation.n_random or self.noise is not None:
             fit, noise = self._learn_whole(equation, rows, step, seed, printed)
-            return LearnedEquation(equation, fit, step, _step_error(model, x, seed), noise)
-        objective, x, model = self._objective(model, x, rows, look, hoods)
-        fit = train(model, objective, x, self._config(hoods.n_balls, int(hoods.sizes[0]), seed, printed))
-        return LearnedEquation(equation, fit, step, _step_error(model, x, seed), None, errors)
+            errors = None
+        else:
+            objective, x, model = self._objective(model, x, rows, look, hoods)
+            config = self._config(hoods.n_balls, int(hoods.sizes[0]), seed, printed)
+            fit, noise = train(model, objective, x, config), None
+        if equation.law is not None:
+            equation.law.restate(stated)
+        return LearnedEquation(equation, fit, step, _step_error(model, x, seed), noise, errors)
 
     def _learn_whole(
         self, equation: StochasticEquation, rows: TransitionRows, step: float, seed: int, printed: str
