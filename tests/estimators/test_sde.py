@@ -117,7 +117,8 @@ def test_gaps_own_times_and_unequal_lengths_are_used_as_they_are():
     settings = {**QUICK, "max_steps": 10}
     first = LocalW2SDE(pull, constant, **settings).fit(holes, t)
     own = np.sort(np.random.default_rng(2).uniform(0, 5, Y.shape), axis=1)
-    LocalW2SDE(pull, constant, **settings).fit(Y, own)
+    with pytest.warns(UserWarning, match="simulated increments have"):  # no equation moves so at these times
+        LocalW2SDE(pull, constant, **settings).fit(Y, own)
     ragged = LocalW2SDE(pull, constant, **settings)
     ragged.fit([y[: 10 + i % 10] for i, y in enumerate(Y)], [t[: 10 + i % 10] for i in range(40)])
     assert first.n_states_ == ragged.n_states_ == 1
@@ -303,7 +304,7 @@ def test_a_model_is_stored_without_its_functions(known, networks, tmp_path):
     loaded = load(tmp_path / "known.localw2", drift=pull, diffusion=constant)
     assert loaded.parameters_.mean == known.parameters_.mean
     assert loaded.get_params()["drift"] is pull
-    jumps = LocalW2SDE(jumps="normal", bounds=(0, None), **TINY).fit(*jumping(20))
+    jumps = LocalW2SDE(jumps="normal", bounds=(-9, None), **TINY).fit(*jumping(20))
     jumps.save(tmp_path / "jumps.localw2")
     assert load(tmp_path / "jumps.localw2").jump_rate_ == jumps.jump_rate_
 
@@ -395,3 +396,13 @@ def test_a_fit_is_repeated_by_its_seed():
     drifts = [LocalW2SDE(**TINY).fit(Y, t).drift([[0.2]]) for _ in range(2)]
     np.testing.assert_array_equal(*drifts)
     assert torch.get_default_dtype() == torch.float32
+
+
+def test_a_fit_that_does_not_move_as_the_data_do_says_so():
+    """A guess of 1 where the rate is 5e9 has no effect that could be seen."""
+    Y, t = jumping(20)
+    model = LocalW2SDE(pull, constant, shift, **TINY)
+    with pytest.warns(UserWarning, match=r"simulated increments have.*unit of t"):
+        model.fit(Y, t * 1e-10)
+    model.set_params(parameters={"theta": 1e9, "sigma": 1e5, "m": 1.0, "rate": 1e10}).fit(Y, t * 1e-10)
+    assert model.jump_rate_ == pytest.approx(0.5e10, rel=0.5)

@@ -16,6 +16,7 @@ from localw2.balls.neighborhoods import Neighborhoods
 from localw2.estimators import settings
 from localw2.estimators.dynamics.equations import EquationSettings
 from localw2.estimators.dynamics.first_look import FirstLook
+from localw2.estimators.dynamics.fitted_transitions import warn_of_other_transitions
 from localw2.estimators.dynamics.starting_values import start_parts
 from localw2.estimators.dynamics.whole_paths import Errors, WholePaths, moments
 from localw2.losses.discrepancies import SlicedW2
@@ -120,11 +121,13 @@ class EquationTraining:
             fit, noise = self._learn_whole(equation, rows, step, seed, printed)
             errors = None
         else:
-            objective, x, model = self._objective(model, x, rows, look, hoods)
+            objective, inputs, anchored = self._objective(model, x, rows, look, hoods)
             config = self._config(hoods.n_balls, int(hoods.sizes[0]), seed, printed)
-            fit, noise = train(model, objective, x, config), None
+            fit, noise = train(anchored, objective, inputs, config), None
         if equation.law is not None:
             equation.law.restate(stated)
+        relative = isinstance(self.noise, str) and self.noise == "proportional"
+        warn_of_other_transitions(model, rows, noise, relative, seed)
         return LearnedEquation(equation, fit, step, _step_error(model, x, seed), noise, errors)
 
     def _learn_whole(
