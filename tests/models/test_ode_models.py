@@ -55,6 +55,21 @@ class TestLaws:
         )
         np.testing.assert_allclose(values["c"], 3.0 + 0.6 * 1.0)
 
+    def test_shared_parameters_keep_their_values_in_other_units(self):
+        stated = {"a": Shared(1.0), "b": Shared(2.0, 0.5), "c": Shared(3.0)}
+        law = ParameterLaw(stated).double()
+        with torch.no_grad():
+            law.shared.copy_(torch.tensor([-1.6, 0.3, 0.7]))
+        before, third = law(torch.zeros(1, 0).double()), law.shared[2].item()
+        law.restate({"a": Shared(0.05, 0.01), "b": Shared(2.0, 5.0)})
+        after = law(torch.zeros(1, 0).double())
+        torch.testing.assert_close(after, before)
+        torch.testing.assert_close(after["a"] - 0.05, 0.01 * LOCATION_STEP * law.shared[:1])
+        law.restate(stated)
+        torch.testing.assert_close(law(torch.zeros(1, 0).double()), before)
+        assert law.laws == stated
+        assert law.shared[2].item() == third
+
     def test_a_log_normal_parameter_is_the_exponential_of_a_gaussian(self):
         law = ParameterLaw({"k": LogNormal(2.0, 0.5)}).double()
         noise = torch.tensor([[-2.0], [0.0], [1.0]], dtype=torch.float64)

@@ -8,6 +8,7 @@ import torch
 from localw2.models.coefficients import (
     ConstantCoefficient,
     FunctionCoefficient,
+    FunctionJumps,
     NetworkCoefficient,
     NormalJumps,
     count_jumps,
@@ -76,6 +77,28 @@ def test_jumps_add_their_rate_times_their_size():
     assert float(out[:, 0].var()) == pytest.approx(variance, rel=0.04)
     torch.testing.assert_close(out[:, 2], torch.full((100_000,), 1.0).double())
     assert float((out[:, 1] - out[:, 0]).mean()) == pytest.approx(0.5, abs=0.01)
+
+
+def test_a_negative_rate_of_jumps_is_none_from_which_parameters_come_back():
+    """The probability of no jump would be above 1; and a rate that is cut off has no derivative."""
+    rate = FunctionCoefficient(lambda t, y, a: a - y, (1,), "rate")
+    size = FunctionCoefficient(lambda t, y, z: 1.0 + 0 * z, (1,), "jump", ("z",))
+    falling = equation(lambda t, y: 0 * y, lambda t, y: 0.0, jumps=FunctionJumps(rate, size))
+    n = 20_000
+    start = torch.tensor([0.0, 1.5, 4.0]).double().repeat(n)[:, None]
+    a, t, h = torch.ones(3 * n).double().requires_grad_(), torch.zeros(3 * n).double(), 0.5
+    lag = torch.full_like(start, h)
+    total, _, expected = falling.jump(t, start, lag, {"a": a}, torch.Generator().manual_seed(0))
+    count = total.detach().view(n, 3)
+    assert float(count[:, 0].mean()) == pytest.approx(h, abs=4 * math.sqrt(h / n))
+    assert bool((count[:, 1:] == 0).all())
+    torch.testing.assert_close(expected.detach().view(n, 3)[0], torch.tensor([h, 0.0, 0.0]).double())
+    expected.sum().backward()
+    torch.testing.assert_close(a.grad, torch.full_like(a, h))
+    odd = torch.tensor([-1.0, -math.inf, 0.0, math.nan]).double()
+    for part in (odd, odd[:2]):
+        count = count_jumps(part, torch.Generator().manual_seed(0))
+        torch.testing.assert_close(count, 0 * part.clamp_min(0), equal_nan=True)
 
 
 def test_a_rate_of_jumps_in_another_unit_is_refused_and_an_unknown_one_shows():

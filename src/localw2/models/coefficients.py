@@ -265,11 +265,18 @@ class NormalJumps(nn.Module):
 
 @final
 class FunctionJumps(nn.Module):
-    """Jumps of a known form: ``rate(t, y, ...)`` and ``size(t, y, z, ...)`` of standard normal z (d,)."""
+    """Jumps of a known form: ``rate(t, y, ...)`` and ``size(t, y, z, ...)`` of standard normal z (d,).
+
+    Where the function of the rate is negative there are no jumps: the rate is max(rate, 0).
+    """
 
     def __init__(self, rate: FunctionCoefficient, jump: FunctionCoefficient) -> None:
         super().__init__()
-        self.rate, self.jump = rate, jump
+        self.signed_rate, self.jump = rate, jump
+
+    def rate(self, t: Tensor, y: Tensor, values: dict[str, Tensor]) -> Tensor:
+        """The rate of jumps (n, 1), which is 0 where the function is negative."""
+        return _at_least_zero(self.signed_rate(t, y, values))
 
     def size(self, t: Tensor, y: Tensor, values: dict[str, Tensor], z: Tensor) -> Tensor:
         """The size (n, d) of a jump with standard normal noise z (n, d)."""
@@ -280,12 +287,22 @@ class FunctionJumps(nn.Module):
 Jumps = NormalJumps | FunctionJumps
 
 
+def _at_least_zero(values: Tensor) -> Tensor:
+    """max(values, 0), with the derivative of ``values`` everywhere.
+
+    With its own derivative, 0, parameters that make a rate negative could never come back.
+    """
+    low = values.clamp_min(torch.finfo(values.dtype).min)  # the difference of two infinities is no number
+    return torch.where(values > 0, values, low - low.detach())
+
+
 def count_jumps(expected: Tensor, generator: Any) -> Tensor:
     """Poisson numbers with means ``expected`` (n,), by inversion of a normal number per row.
 
     The noise is one number per row from ``base.normal``, so that it can be keyed by row as all other noise.
-    A mean that is not a number gives a number that is none.
+    A mean that is not a number gives a number that is none, and one below 0 counts as 0.
     """
+    expected = expected.clamp_min(0)
     z = normal(tuple(expected.shape), expected, generator)
     u = torch.special.ndtr(z)
     most = min(float(expected.nan_to_num(0.0).max()) if expected.numel() else 0.0, MANY)

@@ -314,6 +314,16 @@ class ParameterLaw(nn.Module):
             for (name, law), score in zip(self.laws.items(), scores.unbind(1), strict=True)
         }
 
+    @torch.no_grad()
+    def restate(self, laws: Mapping[str, Law]) -> None:
+        """Let some shared parameters, whose values stay, be learned in the units of other laws."""
+        for place, name in enumerate(self.shared_names):
+            old, new = self.laws[name], laws.get(name, self.laws[name])
+            if new != old:  # else the value would be rounded for nothing
+                value = old.mean + old.scale * LOCATION_STEP * self.shared[place]
+                self.shared[place] = (value - new.mean) / (LOCATION_STEP * new.scale)
+                self.laws[name] = new
+
     def displacements(self) -> dict[str, float]:
         """How far the centre of each parameter has moved from its initial guess, in units of its scale."""
         names = [*self.random_names, *self.shared_names]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, final
 
@@ -16,6 +16,7 @@ from localw2.balls.neighborhoods import Neighborhoods
 from localw2.estimators import settings
 from localw2.estimators.dynamics.equations import EquationSettings
 from localw2.estimators.dynamics.first_look import FirstLook
+from localw2.estimators.dynamics.fitted_transitions import warn_of_other_transitions
 from localw2.estimators.dynamics.starting_values import start_parts
 from localw2.estimators.dynamics.whole_paths import Errors, WholePaths, moments
 from localw2.losses.discrepancies import SlicedW2
@@ -108,6 +109,7 @@ class EquationTraining:
         _check_no_time(equation, rows)
         _check_precision(self.parts, rows)
         equation = equation.to(device)
+        stated = {} if equation.law is None else dict(equation.law.laws)
         x = torch.tensor(rows.inputs, dtype=self.parts.dtype, device=device)
         model = Transitions(equation, self._n_steps(rows))
         if isinstance(self.step, str):
@@ -117,10 +119,16 @@ class EquationTraining:
         step = float(rows.lag.max()) / model.n_steps
         if equation.n_random or self.noise is not None:
             fit, noise = self._learn_whole(equation, rows, step, seed, printed)
-            return LearnedEquation(equation, fit, step, _step_error(model, x, seed), noise)
-        objective, x, model = self._objective(model, x, rows, look, hoods)
-        fit = train(model, objective, x, self._config(hoods.n_balls, int(hoods.sizes[0]), seed, printed))
-        return LearnedEquation(equation, fit, step, _step_error(model, x, seed), None, errors)
+            errors = None
+        else:
+            objective, inputs, anchored = self._objective(model, x, rows, look, hoods)
+            config = self._config(hoods.n_balls, int(hoods.sizes[0]), seed, printed)
+            fit, noise = train(anchored, objective, inputs, config), None
+        if equation.law is not None:
+            equation.law.restate(stated)
+        relative = isinstance(self.noise, str) and self.noise == "proportional"
+        warn_of_other_transitions(model, rows, noise, relative, seed)
+        return LearnedEquation(equation, fit, step, _step_error(model, x, seed), noise, errors)
 
     def _learn_whole(
         self, equation: StochasticEquation, rows: TransitionRows, step: float, seed: int, printed: str
@@ -289,7 +297,7 @@ def _check_no_time(equation: StochasticEquation, rows: TransitionRows) -> None:
     chosen = np.linspace(0, len(rows) - 1, min(len(rows), 50)).astype(int)
     states = equation.inside(torch.tensor(rows.state[chosen]).to(next(equation.parameters())))
     values = equation.values(len(states), None)
-    parts = {"drift": equation.drift, "diffusion": equation.diffusion}
+    parts: dict[str, Callable[..., Tensor]] = {"drift": equation.drift, "diffusion": equation.diffusion}
     if equation.jumps is not None:
         parts["the rate of jumps"] = equation.jumps.rate
     first, last = float(rows.time.min()), float(rows.time.max())

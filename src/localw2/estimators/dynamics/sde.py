@@ -55,7 +55,7 @@ class LocalW2SDE(Processes, stored_values.Storable, BaseEstimator):  # type: ign
     jumps : None, "normal", "mlp", a function or a pair of functions
         "normal": jumps at a constant rate whose sizes are Gaussian. "mlp": rate, mean and SD of the sizes are
         networks of the state. A function ``size(t, y, z, ...)`` of standard normal z (d,) has the constant
-        rate of a parameter ``rate``; a pair is ``(rate(t, y, ...), size)``.
+        rate of a parameter ``rate``; a pair is ``(rate(t, y, ...), size)``, without jumps where rate <= 0.
     parameters : dict, list or None
         The law of each parameter of your functions. A number is the guess of one value for all paths
         (``Shared``); ``Normal(mean, std)`` and ``LogNormal`` vary between paths. None: all are shared, from a
@@ -244,11 +244,11 @@ class LocalW2SDE(Processes, stored_values.Storable, BaseEstimator):  # type: ign
         return self._coefficient("diffusion", y, t)
 
     def jump_rate(self, y: Any, t: float = 0.0) -> Array:
-        """The rate of jumps (N,) at states y (N, d)."""
+        """The rate of jumps (N,) at states y (N, d); it is 0 where a function of yours is negative."""
         check_is_fitted(self, "equation_")
         if self.equation_.jumps is None:
             raise ValueError("this equation was fitted without jumps; set jumps='normal' or 'mlp'.")
-        states = self._states(y, "y")
+        states = self.equation_.inside(self._states(y, "y"))
         with torch.no_grad():
             values = self.equation_.values(len(states), None)
             rate = self.equation_.jumps.rate(torch.full((len(states),), t).to(states), states, values)

@@ -21,6 +21,7 @@ from localw2.models.coefficients import (
     NetworkCoefficient,
     NormalJumps,
 )
+from localw2.models.laws import LOCATION_STEP, Law, ParameterLaw, Shared
 from localw2.models.sde import StochasticEquation, Transitions
 
 if TYPE_CHECKING:
@@ -35,6 +36,11 @@ ROUNDS, FEW_ROUNDS = 5, 3
 CHOOSING = 2
 # Rows at which functions are brought to what they should be, steps of that, and what is far from anything.
 IMITATED_ROWS, FEWEST_STEPS, EXPLODED = 2000, 30, 1e6
+# How much the numbers by which parameters are learned change drift, diffusion or jumps, relatively, if the
+# guesses are right. Beyond FAR times more or less a parameter gets another unit, unless its effect is UNSEEN.
+USUAL_MOVE, FAR, UNSEEN, UNIT_ROUNDS = 0.2 * LOCATION_STEP, 30.0, 1e-7, 3
+# The norm of these numbers below which they are zero.
+ZERO = 1e-4
 # Simulated copies of the data that a round looks at, so that their noise is less than that of the data: at
 # least so many, and more of few rows.
 SIMULATED, SIMULATED_ROWS = 4, 50_000
@@ -243,12 +249,32 @@ def _imitate(
         joined: Array = torch.cat(gaps).double().cpu().numpy()
         return np.where(np.isfinite(joined), joined, EXPLODED)
 
-    start = torch.cat([p.detach().flatten() for p in parameters]).double().cpu().numpy()
-    before = residuals(start)
-    found = start
-    if (before != EXPLODED).all():  # else the guesses explode, and training says so
-        found = optimize.least_squares(residuals, start, max_nfev=FEWEST_STEPS * (1 + len(start))).x
-    residuals(found)
+    for _ in range(UNIT_ROUNDS):
+        start = torch.cat([p.detach().flatten() for p in parameters]).double().cpu().numpy()
+        # The first step of least squares is as long as the start, or 1 from zero: a tiny one ends it.
+        start = start * (np.linalg.norm(start) > ZERO)
+        if (residuals(start) == EXPLODED).any():  # the guesses explode, and training says so
+            return
+        found = optimize.least_squares(residuals, start, max_nfev=FEWEST_STEPS * (1 + len(start)))
+        residuals(found.x)
+        if not _find_units(law, found.jac[:, sizes[0] :]):
+            return
+
+
+@torch.no_grad()
+def _find_units(law: ParameterLaw, slopes: Array) -> bool:
+    """Give shared parameters far from their guess a unit of their own, from the slopes (m, k) of the parts.
+
+    Training takes steps in units of the guess, which may be a million times the true value where times are
+    in another unit. The result is whether a unit was changed.
+    """
+    found: dict[str, Law] = {}
+    values = law(law.location.new_zeros(1, len(law.random_names)))
+    for name, moved in zip(law.shared_names, np.linalg.norm(slopes, axis=0) / USUAL_MOVE, strict=True):
+        if moved > FAR or UNSEEN < moved < 1 / FAR:
+            found[name] = Shared(float(values[name]), law.laws[name].scale / float(moved))
+    law.restate(found)
+    return bool(found)
 
 
 def _start_networks(
@@ -269,6 +295,8 @@ def _unlike(jumps: FunctionJumps, look: JumpLook, t: Tensor, y: Tensor, values: 
     size = jumps.size(t, y, values, torch.tensor(np.concatenate([half, -half])[: len(y)]).to(y))
     mean, std = (torch.tensor(v).to(y) for v in (look.mean, look.std))
     unit = torch.maximum(std, mean.abs())
-    gaps = [jumps.rate(t, y, values).mean() / look.rate - 1]
+    rate = jumps.signed_rate(t, y, values)
+    # Where no state has jumps the largest rate says how far the parameters are from any.
+    gaps = [(rate.clamp_min(0).mean() + rate.max().clamp_max(0)) / look.rate - 1]
     gaps += [((size.mean(0) - mean) / unit), ((size.std(0, correction=0) - std) / unit)]
     return torch.cat([gap.reshape(-1) for gap in gaps])
