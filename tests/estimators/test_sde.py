@@ -406,3 +406,29 @@ def test_a_fit_that_does_not_move_as_the_data_do_says_so():
         model.fit(Y, t * 1e-10)
     model.set_params(parameters={"theta": 1e9, "sigma": 1e5, "m": 1.0, "rate": 1e10}).fit(Y, t * 1e-10)
     assert model.jump_rate_ == pytest.approx(0.5e10, rel=0.5)
+
+
+def test_paths_from_one_known_state_measured_with_error():
+    """The root of the spread of first observations, which is 0, has no slope."""
+    rng = np.random.default_rng(0)
+    t = np.linspace(0, 2, 20)
+    y = np.ones((60, 20))
+    for j in range(1, 20):
+        lag = t[j] - t[j - 1]
+        y[:, j] = y[:, j - 1] * (1 - lag) + 0.3 * np.sqrt(lag) * rng.normal(size=60)
+    seen = y + 0.05 * rng.normal(size=y.shape)
+    seen[:, 0] = 1.0
+    laws = {"random_state": 0, "noise": "additive", "max_steps": 150}
+    model = LocalW2SDE(lambda t, y, a: -a * y, lambda t, y, s: s, **laws).fit(seen, t)
+    assert model.parameters_.mean["a"] == pytest.approx(1, abs=0.3)  # 60 paths: SE .06
+    assert model.parameters_.mean["s"] == pytest.approx(0.3, abs=0.05)
+    assert model.noise_[0] == pytest.approx(0.05, abs=0.02)
+
+
+def test_standard_errors_that_cannot_be_known_fail_no_fit():
+    """States over five decades: the diffusion is held at its bounds, so that a term changes no increment."""
+    y = np.exp(np.cumsum(0.05 + 0.3 * np.random.default_rng(0).normal(size=(40, 40)), 1))
+    with pytest.warns(UserWarning, match="cannot be trusted"):
+        model = LocalW2SDE(max_steps=5, random_state=0).fit(y, np.arange(40.0))
+    with pytest.raises(ValueError, match="resampled"):
+        model.standard_errors(y[:3, :1])

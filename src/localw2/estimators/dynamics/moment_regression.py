@@ -141,8 +141,8 @@ class MomentRegression:
         mean: Array,
         spread: Array,
         simulate: Callable[[PolynomialFit, PolynomialFit], Array],
-    ) -> CurveErrors:
-        """How sure the coefficients are, given their degrees.
+    ) -> CurveErrors | None:
+        """How sure the coefficients are, given their degrees; None if one of them changes no increment.
 
         ``simulate`` gives increments (S, R, d) of other coefficients with the same noise. Their moments say
         how residuals really respond, and residuals of clusters of rows how much they vary: the sandwich
@@ -174,7 +174,10 @@ class MomentRegression:
                 other = simulate(*moved)[:, :, j] - mean[:, j]
                 first, second = (other - made).mean(0) / root, (other**2 - made**2).mean(0) / wide
                 response[:, k] = (first @ designs[0] + second @ designs[1]) / step
-            half = np.linalg.solve(response, sums.T)
+            try:
+                half = np.linalg.solve(response, sums.T)
+            except np.linalg.LinAlgError:  # bounds on the variance hold it back everywhere
+                return None
             covariances[j][np.ix_(terms, terms)] = half @ half.T * (len(sums) / (len(sums) - 1))
         parts = covariances[:, :count, :count], covariances[:, count:, count:]
         curves = np.stack([fit.coefficients for fit in fits])

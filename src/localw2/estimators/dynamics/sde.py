@@ -266,7 +266,8 @@ class LocalW2SDE(Processes, stored_values.Storable, BaseEstimator):  # type: ign
         if self._errors is None:
             raise ValueError(
                 "standard errors are known where drift and diffusion are networks (with correlated=False), "
-                "without jumps. Fit resampled paths to see how sure this model is."
+                "without jumps, and each term of the polynomials behind them changes what is simulated. Fit "
+                "resampled paths to see how sure this model is."
             )
         states = self.equation_.inside(self._states(y, "y")).double().numpy()
         return self._errors.of(states, self.drift(states), self.diffusion(states))

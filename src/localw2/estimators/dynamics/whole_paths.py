@@ -106,7 +106,9 @@ class WholePaths(RandomMap):
             own = torch.maximum(total - usual, _LEAST_SIGNAL * total)
             signal = own / (own + variance).clamp_min(1e-300)
             z = normal(tuple(start.shape), start, generator)
-            first = mean + signal * (start - mean) + (variance * signal).sqrt() * z
+            # The root has no slope at 0, where all paths start at one value.
+            unsure = (variance * signal).clamp_min(torch.finfo(start.dtype).tiny).sqrt()
+            first = mean + signal * (start - mean) + unsure * z
         paths = follow(self.equation, first, times, self.step, omega, generator)
         if self.errors is not None:
             paths = paths + self.errors.at(paths) * normal(tuple(paths.shape), paths, generator)
