@@ -12,11 +12,13 @@ import torch
 from sklearn.base import BaseEstimator
 from sklearn.compose import ColumnTransformer
 from sklearn.dummy import DummyRegressor
+from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
 from localw2 import BallLaw, LocalW2Regressor, RandomCoefficientRegressor
+from localw2.estimators.regression.category_codes import CategoryCodes
 from localw2.estimators.tables import (
     MOST_CATEGORIES,
     MOST_CODES,
@@ -480,6 +482,15 @@ class TestExpand:
         # Others are all alike, so a new one is no news.
         assert read_rows(estimator, frame[:2].assign(town="new"), columns)[:, 1].tolist() == [MOST_CODES] * 2
 
+    def test_more_categories_than_trees_take_beside_missing_ones(self):
+        """Those with a code of their own, all others, and missing ones are what scikit-learn's trees take."""
+        words = np.repeat([f"word {k:03d}" for k in range(300)], 2)
+        frame = pd.DataFrame({"word": np.r_[words.astype(object), np.full(20, None)], "a": numbers(620)})
+        x = read(frame)[0]
+        codes = CategoryCodes.contiguous(x, [0]).apply(x)
+        assert len(np.unique(codes[:, 0])) == 255
+        HistGradientBoostingRegressor(max_iter=2, categorical_features=[0]).fit(codes, numbers(620))
+
 
 class TestStored:
     def test_round_trip(self):
@@ -515,7 +526,7 @@ class TestStored:
             {"categories": {"1": ["a", "a"]}},
             {"categories": {"1": [1]}},
             {"categories": {"4": ["a"]}},
-            {"categories": {"1": [str(k) for k in range(MOST_CODES + 1)]}},
+            {"categories": {"1": [str(k) for k in range(255)]}},
             {"lumped": [0]},
             {"dates": [9]},
             {"dates": [4], "durations": [4]},

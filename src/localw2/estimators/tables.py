@@ -39,7 +39,8 @@ from localw2.estimators.column_screening import (
 )
 
 MOST_CATEGORIES = 30  # indicator columns that one categorical column may become
-MOST_CODES = 254  # categories with a code of their own; with one more for all others, trees take 255
+MOST_CODES = 253  # categories with a code of their own; with all others and missing ones, trees take 255
+_MOST_STORED = 254  # in files of development versions
 
 
 @final
@@ -225,7 +226,7 @@ class Columns:
             raise _damaged(stored)
         categories = _check_keys(stored.get("categories"), len(used))
         for words in categories.values():
-            good = isinstance(words, list) and 0 < len(words) <= MOST_CODES
+            good = isinstance(words, list) and 0 < len(words) <= _MOST_STORED
             if not good or not all(isinstance(w, str) for w in words) or len(set(words)) < len(words):
                 raise _damaged(words)
         places = {name: _check_places(stored.get(name), len(used)) for name in _PLACES}
