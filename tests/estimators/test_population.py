@@ -10,6 +10,7 @@ import torch
 from localw2 import LocalW2ODE, LogNormal, Normal, PushForward, load
 from localw2.estimators.dynamics.population.individuals import Anchor, Equation, estimate
 from localw2.estimators.dynamics.population.population import Population, Quantity
+from localw2.estimators.dynamics.population.posterior import _weigh
 from localw2.estimators.dynamics.population.uncertainty import Bowl, describe, gaussian_like, least_errors
 from localw2.estimators.dynamics.storing import restore_ode
 from localw2.models.cohort import Cohort
@@ -686,3 +687,10 @@ class TestTheLastStep:
             Y, T, 0.0, 0.0
         )
         assert taken == [400]
+
+
+def test_draws_whose_density_is_no_number_have_no_weight():
+    log = torch.tensor([[0.0, 1.0], [math.nan, 1.0], [math.inf, -math.inf]]).double()
+    torch.testing.assert_close(_weigh(log), torch.tensor([[1.0, 0.5], [0.0, 0.5], [0.0, 0.0]]).double())
+    with pytest.raises(FloatingPointError, match=r"subject 1 \(1 of 2 such\).*unit"):
+        _weigh(torch.stack([log[:, 0], log[:, 0] + math.nan], 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, final
 
@@ -91,10 +92,23 @@ def draw_posteriors(
     log_likelihood = _log_likelihood(exact, noise, y, equation.seen, limit)
     density = _prior_density(law, drawn[:, random])
     log_prior = density((proposals - shift[:, random]).flatten(0, 1)).unflatten(0, (PROPOSALS, n))
-    weights = torch.softmax(log_likelihood + log_prior - log_proposal, 0)
+    weights = _weigh(log_likelihood + log_prior - log_proposal)
     chosen = torch.multinomial(weights.T, n_draws, replacement=True, generator=generator).T
     found = scores.gather(0, chosen[..., None].expand(-1, -1, k))
     return found, 1 / weights.square().sum(0)
+
+
+def _weigh(log: Tensor) -> Tensor:
+    """Weights (S, n) of draws with these logarithms; a draw whose solution is not a number has none."""
+    lost = ~(log < math.inf)
+    if (unknown := (lost | (log == -math.inf)).all(0)).any():
+        raise FloatingPointError(
+            f"no draw of the parameters explains subject {int(unknown.nonzero()[0])} "
+            f"({int(unknown.sum())} of {len(unknown)} such): their solutions or densities are not finite. "
+            "Check the unit of its observations and of the parameters, and that the error of measurement is "
+            "not 0."
+        )
+    return torch.softmax(log.masked_fill(lost, -math.inf), 0)
 
 
 def _propose(centers: Tensor, covariance: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
